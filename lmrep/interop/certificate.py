@@ -45,22 +45,14 @@ class RandomBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """The result of a comparison.
+    """The result of a comparison."""
 
-    Attributes:
-      against: the reference with its version, or a description of what the network was compared with instead.
-      differences: the largest absolute difference of each output.
-      largest: the largest absolute value of each output.
-      batch_size, length: the shape of the random ids.
-      dtype: the dtype of the computation.
-    """
-
-    against: str
-    differences: dict[str, float]
-    largest: dict[str, float]
-    batch_size: int
-    length: int
-    dtype: str = "float32"
+    against: str  # the reference with its version, or a description of what the network was compared with instead
+    differences: dict[str, float]  # the largest absolute difference of each output
+    largest: dict[str, float]  # the largest absolute value of each output
+    batch_size: int  # of the random ids
+    length: int  # likewise
+    dtype: str = "float32"  # of the computation
 
     def __str__(self) -> str:
         figures = ", ".join(f"{TITLES[name]} {value:.2g}" for name, value in self.differences.items())

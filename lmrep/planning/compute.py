@@ -43,22 +43,14 @@ class Figure(NamedTuple):
 
 
 class StageCompute(NamedTuple):
-    """The compute of a stage.
+    """The compute of a stage."""
 
-    Attributes:
-      name: name of the stage.
-      objective: name of the objective.
-      steps: number of updates; None for a task whose data decide it.
-      batch_size, length: sequences in a step, and tokens in a sequence, with padding.
-      figures: {convention: figure}, with the keys of `CONVENTIONS`.
-    """
-
-    name: str
-    objective: str
-    steps: int | None
-    batch_size: int
-    length: int
-    figures: dict[str, Figure]
+    name: str  # of the stage
+    objective: str  # its name
+    steps: int | None  # number of updates; None for a task whose data decide it
+    batch_size: int  # sequences in a step
+    length: int  # tokens in a sequence, with padding
+    figures: dict[str, Figure]  # by convention, with the keys of `CONVENTIONS`
 
     @property
     def tokens(self) -> int:
@@ -87,17 +79,17 @@ def of_experiment(
     mesh, stages = make_mesh(1, 1, 1), []
     for stage_shapes in shapes.without_data(experiment, vocabulary, mesh):
         plan, stage = stage_shapes.plan, stage_shapes.stage
-        batch, length = plan.batch_size, plan.length
         if ALL_FORMATS[plan.format_name].plan is None:
             exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
                                  "in cost.jsonl")
         else:
             exact = Figure(flops.of_train_step(
                 stage.objective, stage.optimizer, shapes.batch(stage_shapes, mesh), plan.microbatches))
-        figures = {name: figure if figure.flops is None else Figure(figure.flops * batch) for name, figure
+        figures = {name: figure if figure.flops is None else Figure(figure.flops * plan.batch_size) for name, figure
                    in by_formulas(stage.objective, plan, fraction).items()} | {"exact": exact}
         steps = None if plan.steps == UNKNOWN_STEPS else plan.steps
-        stages.append(StageCompute(plan.name, plan.objective_name, steps, batch, length, figures))
+        stages.append(StageCompute(plan.name, plan.objective_name, steps, plan.batch_size, plan.length,
+                                   figures))
     return stages
 
 

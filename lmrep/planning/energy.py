@@ -11,9 +11,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 
@@ -23,40 +24,38 @@ INTERVAL = 1.0  # seconds between samples; a RAPL counter wraps after minutes
 log = logging.getLogger(__name__)
 
 
-class Counter(Protocol):
-    """Measures the energy of a device."""
-
-    def joules(self) -> float:
-        """Returns the energy since the counter was made, in joules. Call it at least once a minute. Raises an exception
-        if the device can no longer be read."""
+# Returns the energy of a device since the counter was made, in joules. Call it at least once a minute. It raises an
+# exception if the device can no longer be read.
+Counter = Callable[[], float]
 
 
-class EnergyCounter:
-    """A hardware counter that `read` returns in multiples of `unit` joules. It wraps to 0 after `limit` (0: never)."""
+def energy_counter(read: Callable[[], int], unit: float, limit: int = 0) -> Counter:
+    """Counts by a hardware counter, which `read` returns in multiples of `unit` joules. It wraps to 0 after `limit` (0:
+    never)."""
+    last, total = read(), 0
 
-    def __init__(self, read: Callable[[], int], unit: float, limit: int = 0):
-        self._read, self._unit, self._limit = read, unit, limit
-        self._last, self._total = read(), 0
+    def joules() -> float:
+        nonlocal last, total
+        now = read()
+        total += now - last if now >= last else now + max(limit - last, 0)
+        last = now
+        return total * unit
 
-    def joules(self) -> float:
-        now = self._read()
-        self._total += now - self._last if now >= self._last else now + max(self._limit - self._last, 0)
-        self._last = now
-        return self._total * self._unit
+    return joules
 
 
-class PowerIntegral:
+def power_integral(read: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> Counter:
     """Integrates the power that `read` returns in watts, by the trapezoidal rule."""
+    last, begin, total = read(), clock(), 0.0
 
-    def __init__(self, read: Callable[[], float], clock: Callable[[], float] = time.monotonic):
-        self._read, self._clock = read, clock
-        self._last, self._time, self._total = read(), clock(), 0.0
+    def joules() -> float:
+        nonlocal last, begin, total
+        now, power = clock(), read()
+        total += (now - begin) * (power + last) / 2
+        last, begin = power, now
+        return total
 
-    def joules(self) -> float:
-        now, power = self._clock(), self._read()
-        self._total += (now - self._time) * (power + self._last) / 2
-        self._last, self._time = power, now
-        return self._total
+    return joules
 
 
 class Counters(NamedTuple):
@@ -84,7 +83,7 @@ def rapl(root: Path = RAPL) -> Counters:
             component = "cpu" if name.startswith("package") else "memory" if name == "dram" else None
             if component:  # others, such as psys and core, overlap with these
                 limit = int((zone / "max_energy_range_uj").read_text())
-                counters.setdefault(component, []).append(EnergyCounter(
+                counters.setdefault(component, []).append(energy_counter(
                     lambda file=zone / "energy_uj": int(file.read_text()), 1e-6, limit))
         except PermissionError:
             reason = f"{zone}/energy_uj may be read by the administrator alone"
@@ -98,36 +97,27 @@ def rapl(root: Path = RAPL) -> Counters:
 
 def nvml(local_ids: Sequence[int], environment: Mapping[str, str] = os.environ, library: ModuleType | None = None
          ) -> Counters:
-    """Finds the counters of NVIDIA GPUs. `local_ids` are their numbers among the GPUs that this process sees."""
+    """Finds the counters of NVIDIA GPUs. `local_ids` are their numbers among the GPUs that this process sees, which
+    CUDA_VISIBLE_DEVICES may name by number or UUID."""
+    visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    names = [visible[number] if number < len(visible) else str(number) for number in local_ids]
     try:
         library = library or importlib.import_module("pynvml")
         library.nvmlInit()
-        handles = [_handle(library, number, environment) for number in local_ids]
-        return Counters(*_gpu_counters(library, handles), {})
+        handles = [library.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal()
+                   else library.nvmlDeviceGetHandleByUUID(name) for name in names]
+        try:
+            counters, source = [energy_counter(partial(library.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3)
+                                for handle in handles], "NVML"
+        except library.NVMLError:  # before Volta
+            counters = [power_integral(lambda handle=handle: library.nvmlDeviceGetPowerUsage(handle) / 1e3)
+                        for handle in handles]
+            source = f"NVML, power every {INTERVAL:g} s"
+        return Counters({"accelerators": counters}, {"accelerators": source}, {})
     except ImportError:
         return Counters({}, {}, {"accelerators": "the package nvidia-ml-py is not installed"})
     except Exception as error:  # NVMLError, and errors of other versions of the library
         return Counters({}, {}, {"accelerators": f"NVML: {error}"})
-
-
-def _handle(library: ModuleType, number: int, environment: Mapping[str, str]) -> Any:
-    """Returns NVML's handle of a GPU, which CUDA_VISIBLE_DEVICES may name by number or UUID."""
-    visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    name = visible[number] if number < len(visible) else str(number)
-    return (library.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal()
-            else library.nvmlDeviceGetHandleByUUID(name))
-
-
-def _gpu_counters(library: ModuleType, handles: Sequence[Any]) -> tuple[dict[str, list[Counter]], dict[str, str]]:
-    try:
-        counters: list[Counter] = [
-            EnergyCounter(lambda handle=handle: library.nvmlDeviceGetTotalEnergyConsumption(handle), 1e-3)
-            for handle in handles]
-        return {"accelerators": counters}, {"accelerators": "NVML"}
-    except library.NVMLError:  # before Volta
-        counters = [PowerIntegral(lambda handle=handle: library.nvmlDeviceGetPowerUsage(handle) / 1e3)
-                    for handle in handles]
-        return {"accelerators": counters}, {"accelerators": f"NVML, power every {INTERVAL:g} s"}
 
 
 class Meter:
@@ -159,7 +149,7 @@ class Meter:
             totals = {}
             for name, counters in list(self._counters.items()):
                 try:
-                    totals[name] = sum(counter.joules() for counter in counters)
+                    totals[name] = sum(counter() for counter in counters)
                 except Exception as error:  # a driver may go away; the run goes on
                     log.warning("the energy of %s can no longer be read: %s", name, error)
                     del self._counters[name], self.sources[name]

@@ -6,8 +6,9 @@ import os
 import re
 import sys
 import tempfile
-import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -212,14 +213,8 @@ def _cpus(name: str, count: int) -> Hardware:
 def _measure() -> tuple[float, float]:
     """Measures this machine: floating-point operations per second of float32 matrix products, and bytes per second."""
     def seconds(f, *arguments) -> float:
-        f = jax.jit(f)
-        jax.block_until_ready(f(*arguments))
-        times = []
-        for _ in range(3):
-            began = time.perf_counter()
-            jax.block_until_ready(f(*arguments))
-            times.append(time.perf_counter() - began)
-        return min(times)
+        run = partial(lambda f: jax.block_until_ready(f(*arguments)), jax.jit(f))
+        return min(timeit.repeat(run, run, number=1, repeat=3))  # the first run, which compiles, is the setup
 
     n, m = 1024, 2**25
     square, line = jnp.ones((n, n)), jnp.ones(m)

@@ -39,29 +39,17 @@ LARGE = 2**20  # bytes from which an array counts as large
 
 
 class Memory(NamedTuple):
-    """Bytes on each chip.
+    """Bytes on each chip."""
 
-    Attributes:
-      parameters: trained parameters.
-      frozen: parameters that are not trained (`config.frozen`).
-      optimizer: optimizer state, and the state that a recurrent network carries.
-      batch: the input.
-      activations: arrays that the forward pass keeps for the backward pass.
-      temporaries: everything else that exists at the same time, such as gradients and gathered parameters.
-      program: the compiled step itself.
-      needed: the sum.
-      available: bytes that programs may allocate; 0 where unknown.
-    """
-
-    parameters: int
-    frozen: int
-    optimizer: int
-    batch: int
-    activations: int
-    temporaries: int
-    program: int
-    needed: int
-    available: int
+    parameters: int  # trained parameters
+    frozen: int  # parameters that are not trained (`config.frozen`)
+    optimizer: int  # optimizer state, and the state that a recurrent network carries
+    batch: int  # the input
+    activations: int  # arrays that the forward pass keeps for the backward pass
+    temporaries: int  # everything else that exists at the same time, such as gradients and gathered parameters
+    program: int  # the compiled step itself
+    needed: int  # the sum
+    available: int  # bytes that programs may allocate; 0 where unknown
 
 
 class Transfer(NamedTuple):
@@ -77,40 +65,24 @@ class Transfer(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """The training step of a stage.
+    """The training step of a stage. Networks within slices or hosts and between them are used at the same time."""
 
-    Attributes:
-      stage: name of the stage.
-      steps: number of steps; None for a task whose data decide it.
-      batch_size, length, microbatches: of the global batch.
-      mesh: {axis: size}.
-      memory: bytes on each chip.
-      flops: of the step's matrix products, on all chips together, with recomputation.
-      executed: FLOPs of the matrix products that one chip computes.
-      traffic: bytes that one chip reads from and writes to its memory.
-      transfers: collectives by kind and axes.
-      compute, bandwidth, network: lower bounds of the time of matrix products, of memory traffic and of communication,
-        in seconds. The networks within slices or hosts and between them are used at the same time.
-      warnings: what is wasteful or will fail, and what to change.
-      compile_seconds: time that compiling took here.
-    """
-
-    stage: str
-    steps: int | None
-    batch_size: int
+    stage: str  # its name
+    steps: int | None  # number of steps; None for a task whose data decide it
+    batch_size: int  # of the global batch, as the next two
     length: int
     microbatches: int
-    mesh: dict[str, int]
+    mesh: dict[str, int]  # {axis: size}
     memory: Memory
-    flops: float
-    executed: float
-    traffic: float
-    transfers: tuple[Transfer, ...]
-    compute: float
-    bandwidth: float
-    network: float
-    warnings: tuple[str, ...]
-    compile_seconds: float
+    flops: float  # of the step's matrix products, on all chips together, with recomputation
+    executed: float  # FLOPs of the matrix products that one chip computes
+    traffic: float  # bytes that one chip reads from and writes to its memory
+    transfers: tuple[Transfer, ...]  # collectives by kind and axes
+    compute: float  # lower bound of the time of matrix products, in seconds
+    bandwidth: float  # likewise, of memory traffic
+    network: float  # likewise, of communication
+    warnings: tuple[str, ...]  # what is wasteful or will fail, and what to change
+    compile_seconds: float  # time that compiling took here
 
     @property
     def fits(self) -> bool:
@@ -168,20 +140,13 @@ def _steps(stage: StageShapes) -> int | None:
 
 
 class Compiled(NamedTuple):
-    """The result of compiling a step.
+    """The result of compiling a step."""
 
-    Attributes:
-      program: the program; None if it does not fit.
-      temporary, code: bytes of temporary arrays and of the program.
-      required: bytes that a step that does not fit needs, by the compiler's message; 0 where it does not say.
-      seconds: time that compiling took.
-    """
-
-    program: Program | None
-    temporary: int
-    code: int
-    required: int
-    seconds: float
+    program: Program | None  # None if it does not fit
+    temporary: int  # bytes of temporary arrays
+    code: int  # bytes of the program
+    required: int  # bytes that a step that does not fit needs, by the compiler's message; 0 where it does not say
+    seconds: float  # time that compiling took
 
 
 def plan_stages(stages: Sequence[StageShapes], mesh: Mesh, hardware: Hardware) -> list[StepPlan]:

@@ -49,32 +49,19 @@ class Line(TypedDict):
 
 
 class Cost(NamedTuple):
-    """The cost of a run over all its starts; None where it is not known.
+    """The cost of a run over all its starts; None where it is not known."""
 
-    Attributes:
-      step: the last step with a line.
-      steps: number of computed steps, with those that were repeated after a fault or a kill.
-      flops: operations of these steps, counted by `flops.of_train_step`.
-      seconds: from the start of training to the last checkpoint, with compilation and validation.
-      device_hours: that time times the number of devices.
-      kwh: energy times the PUE.
-      co2_kg: emissions of that energy.
-      price: in the currency of `cost.price_per_hour`.
-      energy: how the energy was measured or estimated, or why it is not known.
-      pue, grid: the assumptions of the last line.
-    """
-
-    step: int
-    steps: int
-    flops: float | None
-    seconds: float
-    device_hours: float
-    kwh: float | None
-    co2_kg: float | None
-    price: float | None
-    energy: str
-    pue: float
-    grid: float
+    step: int  # the last step with a line
+    steps: int  # number of computed steps, with those that were repeated after a fault or a kill
+    flops: float | None  # operations of these steps, counted by `flops.of_train_step`
+    seconds: float  # from the start of training to the last checkpoint, with compilation and validation
+    device_hours: float  # that time times the number of devices
+    kwh: float | None  # energy times the PUE
+    co2_kg: float | None  # emissions of that energy
+    price: float | None  # in the currency of `cost.price_per_hour`
+    energy: str  # how the energy was measured or estimated, or why it is not known
+    pue: float  # the assumption of the last line
+    grid: float  # likewise
 
 
 def kilowatt_hours(joules: float, pue: float) -> float:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from lmrep.planning import energy
-from lmrep.planning.energy import Counters, EnergyCounter, Meter, PowerIntegral
+from lmrep.planning.energy import Counters, Meter, energy_counter, power_integral
 
 
 def values(*numbers):
@@ -14,18 +14,18 @@ def values(*numbers):
 
 
 def test_a_counter_that_wraps():
-    counter = EnergyCounter(values(900, 950, 20, 30), 1e-3, limit=1000)
-    assert [round(counter.joules(), 6) for _ in range(3)] == [0.05, 0.12, 0.13]
+    counter = energy_counter(values(900, 950, 20, 30), 1e-3, limit=1000)
+    assert [round(counter(), 6) for _ in range(3)] == [0.05, 0.12, 0.13]
 
 
 def test_a_counter_that_starts_again_at_zero():
-    counter = EnergyCounter(values(900, 950, 20), 1.0)
-    assert [counter.joules(), counter.joules()] == [50, 70]
+    counter = energy_counter(values(900, 950, 20), 1.0)
+    assert [counter(), counter()] == [50, 70]
 
 
 def test_the_integral_of_a_power():
-    counter = PowerIntegral(values(100.0, 200.0, 200.0), values(0.0, 2.0, 5.0))
-    assert [counter.joules(), counter.joules()] == [300, 900]
+    counter = power_integral(values(100.0, 200.0, 200.0), values(0.0, 2.0, 5.0))
+    assert [counter(), counter()] == [300, 900]
 
 
 def zone(root, name, label, energy_uj, limit=10**6):
@@ -88,7 +88,7 @@ def test_nvml_integrates_power_where_it_has_no_energy():
     found = energy.nvml([1, 2], {}, library(counter=False))
     assert "power" in found.sources["accelerators"]
     first, second = found.counters["accelerators"]
-    assert 0 < first.joules() < second.joules()
+    assert 0 < first() < second()
 
 
 @pytest.mark.parametrize(("visible", "handles"), [("", [0, 1]), ("3,5", [3, 5]), ("GPU-a, 2", [7, 2])])
@@ -109,7 +109,7 @@ def test_without_nvml_the_reason_is_known():
 
 
 def test_a_counter_that_fails_ends_its_component_alone(caplog):
-    found = Counters({"cpu": [EnergyCounter(values(0, 5), 1.0)], "memory": [EnergyCounter(values(0, 3, 6), 1.0)]},
+    found = Counters({"cpu": [energy_counter(values(0, 5), 1.0)], "memory": [energy_counter(values(0, 3, 6), 1.0)]},
                      {"cpu": "RAPL", "memory": "RAPL"}, {})
     meter = Meter(found)
     assert meter.joules() == {"cpu": 5, "memory": 3}
@@ -121,7 +121,7 @@ def test_the_thread_samples_and_ends():
     class Ticks:
         number = 0
 
-        def joules(self):
+        def __call__(self):
             self.number += 1
             return self.number
 
