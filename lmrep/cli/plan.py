@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> int:
         raise UserError("lmrep plan needs the hardware: --topology=v5e:16x16, --topology=h100:8 or --topology=cpu:8")
     config, choices = arguments.load_config(), []
 
-    from lmrep.analysis.report import plan_page
+    from lmrep.analysis.report.page import render_plan
     from lmrep.experiment import checks
     from lmrep.experiment import config as experiments
     from lmrep.planning import hardware, plan, search, table
@@ -96,7 +96,7 @@ def run(arguments: Arguments) -> int:
         content = json.loads(json.dumps(table.record(plans, devices, total, config.to_dict(), choices), default=str))
         write_json(path, content)
         page = path.with_suffix(".html")
-        write_text(page, plan_page.render(content))
+        write_text(page, render_plan(content))
         for file in (path, page) if url else ():
             remote_workdir.upload(url, file)
         print(f"\n{path}\n{page}")

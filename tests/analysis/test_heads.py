@@ -12,7 +12,7 @@ import pytest
 
 import lmrep
 from lmrep.analysis import head_importance, heads, pruning, report
-from lmrep.analysis.report import assets
+from lmrep.analysis.report import page
 from lmrep.core.errors import UserError
 from lmrep.core.params import count
 from lmrep.data import loader
@@ -130,17 +130,17 @@ def test_command_measures_every_head_and_the_report_shows_them(home):
     for title in ("Importance", "Without one head: change of accuracy", "random order, mean of 2"):
         assert title in answer.out
     assert pruning.least_important(lmrep.load(home / "run"), 0.5, examples=40) == {0: [first[1]]}
-    page = report.write([home / "run"], data_dir=home).read_text()
-    assert page.count("<title>layer ") == 2 and "accuracy by removed heads" in page and "<polyline" in page
+    shown = report.write([home / "run"], data_dir=home).read_text()
+    assert shown.count("<title>layer ") == 2 and "accuracy by removed heads" in shown and "<polyline" in shown
 
 
 def test_report_shows_heads_that_were_measured_without_a_curve():
     result = {"step": 1, "metric": "accuracy", "higher_is_better": True, "examples": {"train": 4, "validation": 4},
               "base": 0.5, "exact": False, "at_least": 0, "kept": [[0, 1]], "importance": [[0.25, 0.5]]}
-    macros = assets.environment().get_template("heads.html.j2").module
+    macros = page.environment().get_template("heads.html.j2").module
     for curve in ({}, {"curve": [], "random": []}):
-        page = macros.importance(result | curve)
-        assert page.count("<title>layer ") == 2 and "<polyline" not in page
+        shown = macros.importance(result | curve)
+        assert shown.count("<title>layer ") == 2 and "<polyline" not in shown
 
 
 def test_a_pruned_run_is_the_run_without_these_heads(home, run, tmp_path):

@@ -170,10 +170,10 @@ def test_predictions_before_training_are_those_of_the_source_run(home, predicted
 
 
 def test_attention_equals_that_of_the_network(run, predicted):
-    [found] = predicted.attention[0].maps
-    weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.queries), -1)
+    [found] = predicted.attention[0]["maps"]
+    weights = np.frombuffer(base64.b64decode(found["weights"]), np.uint8).reshape(2, 4, len(found["queries"]), -1)
     [encoded] = run.encode([TEXT], attention=True)
-    assert found.queries == found.keys == encoded.tokens and found.rows == found.columns
+    assert found["queries"] == found["keys"] == encoded.tokens and found["rows"] == found["columns"]
     np.testing.assert_allclose(weights / 255, encoded.attention, atol=0.5 / 255 + 1e-6)
 
 
@@ -188,9 +188,9 @@ def test_untrained_parameters_are_those_at_step_0(data):
 
 def test_attention_fits_in_max_bytes(run):
     for max_bytes in (0, 700, 2000):
-        found = [a.maps[0] for a in attention.of_texts(run, [TEXT, TEXT + " The cat eats."], max_bytes)]
-        assert sum(len(a.weights) for a in found) <= max_bytes
-        assert bool(found) == (max_bytes > 0) and all(a.queries[0] == "[CLS]" for a in found)
+        found = [a["maps"][0] for a in attention.of_texts(run, [TEXT, TEXT + " The cat eats."], max_bytes)]
+        assert sum(len(a["weights"]) for a in found) <= max_bytes
+        assert bool(found) == (max_bytes > 0) and all(a["queries"][0] == "[CLS]" for a in found)
 
 
 # Several runs
@@ -281,8 +281,9 @@ def test_time_is_summed_over_every_start(data):
     assert run_data.seconds(resumed) == 60 + 90
     assert run_data.seconds(dataclasses.replace(resumed, cost=data.cost)) == data.cost.seconds
     assert run_data.seconds(dataclasses.replace(resumed, timing=())) is None
-    fast = run_data.speed(resumed)
-    assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * data.network.flops[0])
+    fast, flops = page._speed(resumed), 2 * data.network.flops[0]
+    assert fast["utilization"] == f"{flops / (8 * 989e12):.1%} of {prose.number(8 * 989e12)} FLOP/s in bfloat16"
+    assert fast["FLOP per second"] == prose.number(flops)
     assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 80GB HBM3 devices: 0.333 device-hours" in prose.cost(resumed)
 
 

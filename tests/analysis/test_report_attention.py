@@ -145,5 +145,5 @@ def test_maps_fit_in_max_bytes(shared):
     ids = [shared.tokenize(each["text"]).ids for each in PAIRS]
     for max_bytes in (0, 500, 2000):
         found = attention.of_pairs(shared, lambda length: [(each, each[::-1]) for each in ids], max_bytes)
-        assert sum(len(one.weights) for each in found for one in each.maps) <= max_bytes
+        assert sum(len(one["weights"]) for each in found for one in each["maps"]) <= max_bytes
         assert bool(found) == (max_bytes > 0)

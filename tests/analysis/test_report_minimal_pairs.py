@@ -32,20 +32,20 @@ def run(label, *evaluations):
 
 def test_the_newest_results_of_each_score_are_shown():
     [table] = minimal_pairs.tables([run("one", result(4, disagree=False), result(8), result(8, "pll_word_l2r", False))])
-    assert table.title == "blimp, 6 pairs"
-    assert table.head == ["", "pll, step 8", "pll, step 8, mean per token", "pll_word_l2r, step 8"]
-    assert [row[0] for row in table.means] == ["mean over 2 paradigms", "x", "y"]
-    assert [cell.partition(" (")[0] for cell in table.means[1][1:]] == ["75.0%", "50.0%", "75.0%"]
-    assert [cell.partition(" (")[0] for cell in table.means[0][1:]] == ["87.5%", "75.0%", "87.5%"]
-    assert [row[0] for row in table.paradigms] == ["<a>", "b"] and "the pll_word_l2r" in table.notes[1]
+    assert table["title"] == "blimp, 6 pairs"
+    assert table["head"] == ["", "pll, step 8", "pll, step 8, mean per token", "pll_word_l2r, step 8"]
+    assert [row[0] for row in table["means"]] == ["mean over 2 paradigms", "x", "y"]
+    assert [cell.partition(" (")[0] for cell in table["means"][1][1:]] == ["75.0%", "50.0%", "75.0%"]
+    assert [cell.partition(" (")[0] for cell in table["means"][0][1:]] == ["87.5%", "75.0%", "87.5%"]
+    assert [row[0] for row in table["paradigms"]] == ["<a>", "b"] and "the pll_word_l2r" in table["notes"][1]
 
 
 def test_runs_share_a_table_of_the_same_pairs():
     runs = [run("one", result(4, disagree=False)), run("two", result(9, disagree=False))]
     [table] = minimal_pairs.tables(runs)
-    assert table.head == ["", "one, pll, step 4", "two, pll, step 9"]
+    assert table["head"] == ["", "one, pll, step 4", "two, pll, step 9"]
     other = dataclasses.replace(runs[1], evaluations=[result(9, path="elsewhere/zorro")])
-    assert [each.title for each in minimal_pairs.tables([runs[0], other])] == ["blimp, 6 pairs", "zorro, 6 pairs"]
+    assert [each["title"] for each in minimal_pairs.tables([runs[0], other])] == ["blimp, 6 pairs", "zorro, 6 pairs"]
 
 
 @pytest.mark.parametrize("damage", [

@@ -3,12 +3,13 @@
 import html
 import json
 import math
+import re
 
 import jax
 import numpy as np
 import pytest
 
-from lmrep.analysis.report import plan_page
+from lmrep.analysis.report.page import render_plan
 from lmrep.cli import main
 from lmrep.core.errors import UserError
 from lmrep.core.messages import aligned
@@ -237,10 +238,11 @@ def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
     assert table.read(path) is None
     kept = table.record([sharded], on(4), plan.cost_of_run([sharded], on(4)), {"name": "small"})
     path.write_text(json.dumps(kept))
-    found = plan_page.section(table.read(path))
-    assert found["rows"] == [list(row) for row in table.rows([sharded], on(4))[1:]]
-    assert sum(fraction for _, fraction, _ in found["memory"][0][1]) == pytest.approx(
-        sharded.memory.needed / sharded.memory.available)
+    page = render_plan(table.read(path))
+    assert all(f"<th>{name}</th>" in page and cell in page for name, cell in table.rows([sharded], on(4))[1:])
+    bar = re.search(r'<div class="bar">(.*?)</div>', page)[1]
+    assert sum(map(float, re.findall(r"width:([\d.]+)%", bar))) == pytest.approx(
+        100 * sharded.memory.needed / sharded.memory.available, abs=0.01)
     for text in ("{", "[]", json.dumps(kept | {"stages": []}), json.dumps(kept | {"table": [[3]]})):
         path.write_text(text)
         with pytest.raises(UserError, match=r"plan\.json is damaged"):

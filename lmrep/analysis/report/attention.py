@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,33 +17,25 @@ TEXTS, PAIRS = 3, 4  # of networks without attention to a source; of others, pai
 Pair = tuple[np.ndarray, np.ndarray]  # the tokens of a source and of its target, int32[s] and int32[t]
 
 
-class Map(NamedTuple):
-    """The attention probabilities of all layers and heads for one sequence of queries and one of keys."""
-
-    name: str  # "self-attention", "encoder-decoder attention"
-    rows: str  # title of the axis of queries
-    columns: str  # title of the axis of keys
-    queries: Sequence[str]  # the tokens that attend, [t]
-    keys: Sequence[str]  # the tokens that are attended to, [s]
-    first: int  # the query to show first
-    layers: int  # l
-    heads: int  # h
-    weights: str  # uint8[l, h, t, s] in base64, 255 for 1
-
-
-class Attention(NamedTuple):
-    """The attention of a text, or of a pair."""
-
-    title: str
-    maps: Sequence[Map]
+# The attention of a text or a pair, as the page's script reads it: {"title": ..., "maps": [`_map`, ...]}.
+Attention = dict[str, Any]
 
 
 def _map(name: str, rows: str, columns: str, queries: Sequence[str], keys: Sequence[str], first: int,
-         probabilities: np.ndarray) -> Map:
-    """Makes a `Map` of probabilities, float32[l, h, t, s]."""
-    weights = np.round(probabilities * 255).astype(np.uint8)
-    return Map(name, rows, columns, queries, keys, first, *weights.shape[:2],
-               base64.b64encode(weights.tobytes()).decode())
+         probabilities: np.ndarray) -> dict[str, Any]:
+    """Returns the attention probabilities, float32[l, h, t, s], of all layers and heads for one sequence of queries and
+    one of keys.
+
+    Args:
+      name: "self-attention", "encoder-decoder attention".
+      rows, columns: titles of the axes of queries and keys.
+      queries, keys: the tokens that attend, [t], and that are attended to, [s].
+      first: the query to show first.
+    """
+    layers, heads = probabilities.shape[:2]
+    weights = np.round(probabilities * 255).astype(np.uint8)  # 255 for 1
+    return {"name": name, "rows": rows, "columns": columns, "queries": queries, "keys": keys, "first": first,
+            "layers": layers, "heads": heads, "weights": base64.b64encode(weights.tobytes()).decode()}
 
 
 def _bytes(*probabilities: np.ndarray | None) -> int:
@@ -71,8 +63,8 @@ def of_texts(run: Run, texts: Sequence[str], max_bytes: int) -> list[Attention]:
             break
         tokens = encoded.tokens
         first = tokens.index(mask) if mask in tokens else min(1, len(tokens) - 1)
-        attentions.append(Attention(" ".join(tokens), [
-            _map("self-attention", "text", "text", tokens, tokens, first, encoded.attention)]))
+        attentions.append({"title": " ".join(tokens), "maps": [
+            _map("self-attention", "text", "text", tokens, tokens, first, encoded.attention)]})
         max_bytes -= _bytes(encoded.attention)
     return attentions
 
@@ -95,13 +87,13 @@ def of_pairs(run: Run, pairs_of: Callable[[int], Sequence[Pair]], max_bytes: int
         for pair, computed in zip(pairs, pair_attention.of_tokens(run, pairs), strict=True):
             if (size := _bytes(computed.cross, computed.encoder, computed.decoder)) <= max_bytes:
                 title = " ⟶ ".join(run.tokenizer.decode(ids[:-1].tolist()) for ids in pair)
-                attentions.append(Attention(title, _maps(computed)))
+                attentions.append({"title": title, "maps": _maps(computed)})
                 max_bytes -= size
         length = length * 3 // 4
     return attentions
 
 
-def _maps(pair: PairAttention) -> list[Map]:
+def _maps(pair: PairAttention) -> list[dict[str, Any]]:
     maps = [_map("encoder-decoder attention", "target", "source", pair.target, pair.source, 0, pair.cross)]
     if pair.encoder is not None:
         maps.append(_map("self-attention of the encoder", "source", "source", pair.source, pair.source, 0,

@@ -37,10 +37,7 @@ def _column(run: RunData) -> dict[str, str]:
 def _by_formulas(run: RunData) -> dict[str, float | None]:
     """Returns the operations up to the last step by published formulas; None for a formula that does not apply."""
     totals: dict[str, float | None] = {name: 0.0 for name in CONVENTIONS if name != "exact"}
-    begin = 0
-    for i, stage in enumerate(run.stages):
-        steps = min(max(run.step - begin, 0), stage.steps)
-        begin += stage.steps
+    for i, (stage, steps) in enumerate(zip(run.stages, run_data.steps_done(run.stages, run.step), strict=True)):
         figures = by_formulas(run.network.objectives[i], stage) if run.network and run.network.flops else {}
         for name, total in totals.items():
             flops = figures[name].flops if name in figures else None

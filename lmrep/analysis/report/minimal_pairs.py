@@ -2,24 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmrep.analysis.report.run_data import RunData
 from lmrep.inference.pairs import notes
 
 
-class PairTable(NamedTuple):
-    """The results on one set of pairs."""
+def tables(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """Returns a table for each set of pairs, with the newest results of each run. Damaged results are left out.
 
-    title: str  # the name of the set
-    head: list[str]  # headings of columns: "", and one or two for each result
-    means: list[list[str]]  # cells of the mean and of each phenomenon
-    paradigms: list[list[str]]  # cells of each paradigm
-    notes: list[str]  # caveats, as sentences
-
-
-def tables(runs: Sequence[RunData]) -> list[PairTable]:
-    """Returns a table for each set of pairs, with the newest results of each run. Damaged results are left out."""
+    It has the `title`, the name of the set; the `head`, "" and one or two headings for each result; rows of cells: the
+    `means`, of all and of each phenomenon, and the `paradigms`; and `notes`, caveats as sentences."""
     sets: dict[tuple, list[tuple[str, Mapping[str, Any]]]] = {}
     for run in runs:
         newest = {(result.get("pairs"), result.get("examples"), result.get("score")): result
@@ -45,7 +38,7 @@ def _is_intact(result: Mapping[str, Any]) -> bool:
             and all(isinstance(group, dict) and all(map(has_accuracies, group.values())) for group in groups))
 
 
-def _table(name: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> PairTable:
+def _table(name: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     columns = [(heading, result, prefix) for heading, result in results
                for prefix in ("", "per_token_")[: 1 + (result["metrics"]["disagreeing"] > 0)]]
 
@@ -62,7 +55,6 @@ def _table(name: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> PairT
     mean = cells(f"mean over {len(first['paradigms'])} paradigms", [result["metrics"] for _, result, _ in columns])
     sentences = [f"{heading}: {' '.join(notes(result['metrics'] | {'summary': result['summary']}))}"
                  for heading, result in results]
-    return PairTable(
-        f"{name}, {first['metrics']['pairs']:,} pairs",
-        ["", *(heading + (", mean per token" if prefix else "") for heading, _, prefix in columns)],
-        [mean, *rows("phenomena")], rows("paradigms"), sentences)
+    return {"title": f"{name}, {first['metrics']['pairs']:,} pairs",
+            "head": ["", *(heading + (", mean per token" if prefix else "") for heading, _, prefix in columns)],
+            "means": [mean, *rows("phenomena")], "paradigms": rows("paradigms"), "notes": sentences}

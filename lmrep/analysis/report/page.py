@@ -1,19 +1,22 @@
-"""Renders the page. The functions give the data of its sections; templates/page.html.j2 escapes all texts of a run."""
+"""Renders the page of runs, and the page of a plan. The functions give the data of sections; templates escape all texts
+of a run."""
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
+from functools import cache
+from importlib import metadata, resources
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
+from lmrep.analysis import heads, probes
 from lmrep.analysis.report import (
-    assets,
     compute,
     metrics,
     minimal_pairs,
-    plan_page,
     prose,
     recipes,
     run_data,
@@ -26,34 +29,56 @@ from lmrep.core.messages import byte_size
 from lmrep.core.sharding import describe_sizes
 from lmrep.experiment import small_networks
 from lmrep.metrics import is_token_loss, verdict
+from lmrep.planning import accelerators
+from lmrep.planning import table as plans
 
 MAX_VALIDATIONS = 40  # lines of the table of validation metrics
 MAX_ITEMS = 40  # of a list that is the value of a field
 
 
+@cache
+def environment() -> jinja2.Environment:
+    """Returns the Jinja environment of templates/, which escapes all texts."""
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
+                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    environment.globals |= {"prose": prose, "heads": heads, "probes": probes, "plans": plans, "css": _text("page.css")}
+    environment.filters |= {"percent": prose.percent, "byte_size": byte_size}
+    return environment
+
+
+def _text(name: str) -> str:
+    """Reads a text file of this package."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
+
+
+def render_plan(record: Mapping[str, Any]) -> str:
+    """Returns the HTML of a page about one plan, made by `lmrep.planning.table.record`."""
+    return environment().get_template("plan_page.html.j2").render(plan=record, name=record["config"].get("name", ""))
+
+
 def render(runs: Sequence[RunData]) -> str:
     """Returns the HTML of the page."""
     labelled = [run for run in runs if run.results is not None]
-    return assets.environment().get_template("page.html.j2").render(
+    return environment().get_template("page.html.j2").render(
         runs=runs, labels=[run.label for run in runs], several=len(runs) > 1, merged=merged,
         labelled=labelled, all_labelled=len(labelled) == len(runs), baselines=" or ".join(dict.fromkeys(
             judgement.against for run in runs for judgement in metrics.judged(run).values()
             if judgement.metric.baseline)),
         page={function.__name__: function for function in (
             tiles, comparison, validations, headings, fields, differing)},
-        tables=tables, recipes=recipes, plan_page=plan_page, chosen_numbers=small_networks.describe,
+        tables=tables, recipes=recipes, chosen_numbers=small_networks.describe,
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs),
         flops_known=any(run.flops_at(0) is not None for run in runs),
         comparison=_comparison(runs), differences=_differences(runs), charts=metrics.charts(runs),
-        attention=[(f"{run.label}: " if len(runs) > 1 else "") + attention.title
+        attention=[(f"{run.label}: " if len(runs) > 1 else "") + attention["title"]
                    for run in runs for attention in run.predictions.attention],
         samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=tables.by_run([_speed(run) for run in runs]),
-        compute=compute.rows(runs), compute_charts=compute.charts(runs), css=assets.read("page.css"),
-        script=assets.read("page.js"), version=metadata.version("lmrep"),
+        compute=compute.rows(runs), compute_charts=compute.charts(runs),
+        script=_text("page.js"), version=metadata.version("lmrep"),
         written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
-            "attention": [{"title": attention.title, "maps": [map_._asdict() for map_ in attention.maps]}
-                          for run in runs for attention in run.predictions.attention]})
+            "attention": [attention for run in runs for attention in run.predictions.attention]})
 
 
 def merged(runs: Sequence[RunData], section: Callable[[RunData], str]) -> list[tuple[str, str]]:
@@ -188,30 +213,39 @@ def _code(value: Any, mark: str = "") -> str:
 
 
 def _speed(run: RunData) -> Mapping[str, str]:
-    """Returns {name: figure} of the speed and the memory of a run."""
-    speed, devices, network = run_data.speed(run), run.devices, run.network
-    counted = network is None or network.flops
-    utilization = "the peak of this device is not known" if devices and counted else ""
-    if speed.flops and speed.peak:
-        utilization = f"{speed.flops / speed.peak:.1%} of {prose.number(speed.peak)} FLOP/s in bfloat16"
+    """Returns {name: figure} of the speed, medians over the lines of timing.jsonl, and the memory of a run."""
+    def logged(name: str) -> list[float]:
+        return [line[name] for line in run.timing if name in line]
+
+    def shown(numbers: Sequence[float], show: Any, of: Callable[..., float] = statistics.median) -> str:
+        return _optional(of(numbers) if numbers else None, show)
+
+    devices, network = run.devices, run.network
+    utilization = "the peak of this device is not known" if devices and (network is None or network.flops) else ""
+    rates = [line["steps_per_second"] * (run.flops_at(line["step"]) - run.flops_at(line["step"] - 1))
+             for line in run.timing if "steps_per_second" in line] if network and network.flops else []
+    peak = accelerators.known(devices["kind"]).flops if devices else None
+    if peak and any(rates):
+        peak *= devices["count"]
+        utilization = f"{statistics.median(rates) / peak:.1%} of {prose.number(peak)} FLOP/s in bfloat16"
     weights = network and 4 * network.parameters
     return {
         "devices": f"{devices['count']} × {devices['kind']}" if devices else "not recorded",
         "mesh": _mesh(run),
         "precision": run.experiment.execution.dtype,
-        "tokens per second": _optional(speed.tokens, ",.0f"),
-        "steps per second": _optional(speed.steps, ",.3g"),
+        "tokens per second": shown(logged("tokens_per_second"), ",.0f"),
+        "steps per second": shown(logged("steps_per_second"), ",.3g"),
         "FLOP per step": _optional(network.flops[run.stages.index(run.stage)] if network and network.flops else None,
                                    prose.number),
-        "FLOP per second": _optional(speed.flops, prose.number),
+        "FLOP per second": shown(rates, prose.number),
         "utilization": utilization,
         "time, device-hours": ", ".join(
             filter(None, (_optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))),
         "memory: parameters": _optional(weights, byte_size),
         "memory: gradients": _optional(weights, byte_size),
         "memory: optimizer state": _optional(network and network.optimizer_bytes, byte_size),
-        "memory: peak of a device": _optional(speed.memory.get("device_peak_bytes"), byte_size),
-        "memory: peak of the process": _optional(speed.memory.get("host_peak_bytes"), byte_size),
+        "memory: peak of a device": shown(logged("device_peak_bytes"), byte_size, max),
+        "memory: peak of the process": shown(logged("host_peak_bytes"), byte_size, max),
     }
 
 

@@ -1,12 +1,11 @@
 """Reads a run's files as plain data. Unknown values are None, with the reason in `notes`."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from lmrep.experiment.config import Experiment, StagePlan, stage_at
 from lmrep.experiment.record import ALL_FORMATS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
-from lmrep.planning import accelerators, flops, run_cost
+from lmrep.planning import flops, run_cost
 from lmrep.planning import table as plans
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.table import PlanRecord
@@ -150,11 +149,14 @@ class RunData:
         operations of a step are not known, scales the recorded operations by the number of steps."""
         if self.network is None or not self.network.flops:
             return self.cost.flops * step / self.cost.steps if self.cost else None
-        total, begin = 0.0, 0
-        for stage, flops_per_step in zip(self.stages, self.network.flops, strict=True):
-            total += flops_per_step * min(max(step - begin, 0), stage.steps)
-            begin += stage.steps
-        return total
+        steps = steps_done(self.stages, step)
+        return sum((flops * done for flops, done in zip(self.network.flops, steps, strict=True)), 0.0)
+
+
+def steps_done(stages: Sequence[StagePlan], step: float) -> list[float]:
+    """Returns the number of steps of each stage among the first `step` ones of a run."""
+    begins = accumulate((stage.steps for stage in stages), initial=0)
+    return [min(max(step - begin, 0), stage.steps) for stage, begin in zip(stages, begins, strict=False)]
 
 
 def read(directory: Path, label: str, data_dir: Path) -> RunData:
@@ -196,15 +198,14 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
 def _epochs(experiment: Experiment, stages: Sequence[StagePlan], prepared: Prepared, step: int,
             data_dir: Path) -> float | None:
     """Computes `RunData.epochs`. Tables of examples that the run has not left in `data_dir` are made again."""
-    total, begin = 0.0, 0
-    for stage in stages:
-        if step > begin:
+    total = 0.0
+    for stage, steps in zip(stages, steps_done(stages, step), strict=True):
+        if steps:
             try:
                 plan = build.plan(stage, prepared.stores["train"], experiment.seed, data_dir)
             except RunFault:  # it cannot be written
                 return None
-            total += build.epochs(stage, plan, min(step - begin, stage.steps))
-        begin += stage.steps
+            total += build.epochs(stage, plan, steps)
     return total
 
 
@@ -279,7 +280,7 @@ def unigram_loss(run: RunData) -> float | None:
     return None if run.prepared is None else run.prepared.tokenizer.vocabulary.unigram_loss
 
 
-# Time, speed, memory
+# Time
 
 
 def seconds(run: RunData) -> float | None:
@@ -302,33 +303,6 @@ def _epoch(text: str) -> float:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except (TypeError, ValueError):
         return math.inf
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Throughput and memory: medians over the lines of timing.jsonl; None where unknown."""
-
-    tokens: float | None  # per second, without padding
-    steps: float | None  # per second
-    flops: float | None  # per second, over all devices
-    peak: float | None  # peak FLOP/s of all devices in bfloat16
-    memory: Mapping[str, int]  # peak bytes by name
-
-
-def speed(run: RunData) -> Speed:
-    """Computes the throughput and memory of a run."""
-    def values(name: str) -> list[float]:
-        return [line[name] for line in run.timing if name in line]
-
-    def median(numbers: list[float]) -> float | None:
-        return statistics.median(numbers) if numbers else None
-
-    rates = [line["steps_per_second"] * (run.flops_at(line["step"]) - run.flops_at(line["step"] - 1))
-             for line in run.timing if "steps_per_second" in line] if run.network and run.network.flops else []
-    peak = accelerators.known(run.devices["kind"]).flops if run.devices else None
-    memory = {name: max(values(name)) for name in ("device_peak_bytes", "host_peak_bytes") if values(name)}
-    return Speed(median(values("tokens_per_second")), median(values("steps_per_second")), median(rates),
-                 peak and peak * run.devices["count"], memory)
 
 
 # Curves
