@@ -1,7 +1,6 @@
 """Nearest neighbours of a word in its sentence, over a corpus: by contextual vectors, one for each occurrence of a
 word, and by static vectors, one for each word, the mean over its occurrences (Bommasani et al., 2020)."""
 
-import heapq
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -101,16 +100,18 @@ def neighbours(
     if not inside:
         raise UserError(f"the tokenizer has no tokens for {query.word!r}; mark another word")
     vector = encoded.hidden[0, inside].mean(0)
-    nearest, table = _Nearest(query, vector, k), _Table(len(vector))
+    unit, table = vector / np.linalg.norm(vector), _Table(len(vector))
+    nearest: list[tuple[float, str, int, int]] = []
     for texts in lines:
         tokenized = [run.tokenize(text) for text in texts]
         for i, hidden, _ in run.vectors(tokenized, choice, long="windows"):
             spans, vectors = _words(tokenized[i], encode.by_word(hidden, tokenized[i].words)[0])
-            nearest.add(tokenized[i].text, spans, vectors)
+            cosines = vectors @ unit / np.maximum(np.linalg.norm(vectors, axis=1), 1e-30)
+            nearest = _nearest(nearest, query, tokenized[i].text, spans, cosines, k)
             table.add([_key(run, tokenized[i].text[a:b]) for a, b in spans], vectors)
             progress(1, len(tokenized[i].ids))
     count, static = table.nearest(_key(run, query.word), k, min_count)
-    return Neighbours(query, count, nearest.occurrences(), static, len(table.index))
+    return Neighbours(query, count, [Occurrence(*entry) for entry in nearest], static, len(table.index))
 
 
 def _words(text: TokenizedText, vectors: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
@@ -125,27 +126,17 @@ def _key(run: Run, word: str) -> str:
     return word.strip().lower() if getattr(run.tokenizer, "lowercase", False) else word.strip()
 
 
-class _Nearest:
-    """The k nearest occurrences so far; equal lines count once."""
-
-    def __init__(self, query: Occurrence, vector: np.ndarray, k: int):
-        self._query, self._k, self._unit = (query.text, query.start), k, vector / np.linalg.norm(vector)
-        self._heap: list[tuple[float, str, int, int]] = []
-
-    def add(self, text: str, spans: Sequence[tuple[int, int]], vectors: np.ndarray) -> None:
-        """Adds the words of a line, with vectors [w, d]."""
-        cosines = vectors @ self._unit / np.maximum(np.linalg.norm(vectors, axis=1), 1e-30)
-        bound = self._heap[0][0] if len(self._heap) == self._k else -np.inf
-        for i in np.flatnonzero(cosines > bound):
-            position = (text, spans[i][0])
-            if position == self._query or any(position == entry[1:3] for entry in self._heap):
-                continue
-            add = heapq.heappush if len(self._heap) < self._k else heapq.heappushpop
-            add(self._heap, (float(cosines[i]), text, *spans[i]))
-
-    def occurrences(self) -> list[Occurrence]:
-        """Returns the occurrences, nearest first."""
-        return [Occurrence(*entry) for entry in sorted(self._heap, key=lambda entry: -entry[0])]
+def _nearest(
+    nearest: list[tuple[float, str, int, int]], query: Occurrence, text: str, spans: Sequence[tuple[int, int]],
+    cosines: np.ndarray, k: int,
+) -> list[tuple[float, str, int, int]]:
+    """Returns the k nearest of the fields of occurrences, nearest first, and of the words of a line at `spans`. Equal
+    lines count once."""
+    bound = nearest[-1][0] if len(nearest) == k else -np.inf
+    known = {(query.text, query.start), *((line, start) for _, line, start, _ in nearest)}
+    near = [(float(cosines[i]), text, *spans[i]) for i in np.flatnonzero(cosines > bound)
+            if (text, spans[i][0]) not in known]
+    return sorted([*nearest, *near], reverse=True)[:k]
 
 
 class _Table:

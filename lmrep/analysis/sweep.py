@@ -236,24 +236,23 @@ def write(directory: Path, summaries: Sequence[Summary], name: str, metric: Metr
     leader = leading(summaries, metric)
     paths = dict.fromkeys(path for summary in summaries for path, _ in summary.setting.fields)
     near = within_noise(leader, summaries) if leader else []
-    text = io.StringIO()
-    lines = csv.writer(text, delimiter="\t", lineterminator="\n")
-    statistics_of = {"mean": lambda summary: summary.mean, "std": lambda summary: summary.deviation,
-                     "min": lambda summary: min(summary.values, default=None),
-                     "max": lambda summary: max(summary.values, default=None)}
-    counts_of = {"runs": lambda summary: len(summary.results), "finished": lambda summary: summary.count(FINISHED),
-                 "faults": lambda summary: summary.count(FAILED), "at_baseline": lambda summary: summary.at_baseline,
-                 "best": lambda summary: int(summary is leader and not near)}
-    lines.writerow(["setting", *paths, *(f"{name}_{statistic}" for statistic in statistics_of), *counts_of])
     records: list[dict[str, Any]] = []
     for summary in summaries:
-        fields = dict(summary.setting.fields)
-        figures = {statistic: of(summary) for statistic, of in statistics_of.items()}
-        counts = {count: of(summary) for count, of in counts_of.items()}
-        lines.writerow([summary.setting.name, *(fields.get(path, "") for path in paths),
-                        *("" if value is None else repr(value) for value in figures.values()), *counts.values()])
-        records.append({"setting": summary.setting.name, "fields": fields, **figures, **counts,
-                        "seeds": {str(result.run.seed): _record(result) for result in summary.results}})
+        values = summary.values
+        records.append({
+            "setting": summary.setting.name, "fields": dict(summary.setting.fields), "mean": summary.mean,
+            "std": summary.deviation, "min": min(values, default=None), "max": max(values, default=None),
+            "runs": len(summary.results), "finished": summary.count(FINISHED), "faults": summary.count(FAILED),
+            "at_baseline": summary.at_baseline, "best": int(summary is leader and not near),
+            "seeds": {str(result.run.seed): _record(result) for result in summary.results}})
+    text = io.StringIO()
+    lines = csv.writer(text, delimiter="\t", lineterminator="\n")
+    statistics_, counts = ("mean", "std", "min", "max"), ("runs", "finished", "faults", "at_baseline", "best")
+    lines.writerow(["setting", *paths, *(f"{name}_{statistic}" for statistic in statistics_), *counts])
+    for row in records:
+        lines.writerow([row["setting"], *(row["fields"].get(path, "") for path in paths),
+                        *("" if row[name] is None else repr(row[name]) for name in statistics_),
+                        *(row[name] for name in counts)])
     write_text(directory / TABLE, text.getvalue())
     write_json(directory / RECORD, {"metric": name, "higher_is_better": metric.higher_is_better,
                                     "best": leader.setting.name if leader and not near else None,

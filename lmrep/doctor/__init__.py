@@ -17,7 +17,7 @@ from lmrep import api
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote_cache import local_data_dir
-from lmrep.doctor import labelled, machine, run, text
+from lmrep.doctor import machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
 from lmrep.storage import remote_workdir
 
@@ -47,17 +47,16 @@ def examine(
     if url:
         workdir = remote_workdir.training_dir(url)  # where this machine will train it
     checks = _Checks({} if workdir is None else {"--workdir": Path(workdir)})
-    checks("address space", machine.address_space)
-    if checks.findings[-1].mark == FAILED:
-        return checks.findings  # JAX, which the other checks use, would hang or abort
-    if topology:  # before JAX starts: it may be as many devices of the CPU
-        checks("topology", partial(machine.topology, topology))
+    # JAX, which the other checks use, may hang or abort without address space, and starts after the topology, which may
+    # be as many devices of the CPU.
+    for name, check in (("address space", machine.address_space),
+                        *([("topology", partial(machine.topology, topology))] if topology else []),
+                        ("devices", machine.platform)):
+        checks(name, check)
         if checks.findings[-1].mark == FAILED:
             return checks.findings
+    if topology:
         devices = len(checks.values["topology"].devices)
-    checks("devices", machine.platform)
-    if checks.findings[-1].mark == FAILED:
-        return checks.findings
     checks("config", partial(run.config, config))
     checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config", "topology?")
     experiment = checks.values.get("config")
@@ -100,11 +99,11 @@ def _check_text(checks: "_Checks", data_dir: Path, files: str) -> list[str]:
 
 def _check_labelled(checks: "_Checks", files: str) -> None:
     """Checks labelled examples, tokenizer and network of a task."""
-    checks("examples", labelled.examples, "config")
+    checks("examples", text.labelled_examples, "config")
     if prepared := checks.values.get("examples"):  # its experiment has what the training data decides
         checks.values |= {"config": prepared.experiment, "store": prepared}
     if files:
-        checks("evaluation", partial(labelled.evaluation_files, files), "config", "examples")
+        checks("evaluation", partial(text.evaluation_files, files), "config", "examples")
     checks("tokenizer", text.tokenizer, "config", "store")
     checks("network", machine.network, "config", "tokenizer", "mesh?")
 

@@ -1,4 +1,4 @@
-"""Checks of the corpus, its splits and stores, and the tokenizer."""
+"""Checks of the text, a corpus with its splits and stores or labelled examples of a task, and of the tokenizer."""
 
 import dataclasses
 import glob
@@ -20,6 +20,7 @@ from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.characters import known_ids
 from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
+from lmrep.data.records import tfds
 from lmrep.data.store import token_store
 from lmrep.data.store.prepare import bytes_needed, check_statistics, choose_sentences
 from lmrep.doctor.findings import MAX_EPOCHS, OK, SKIPPED, WARNING, Result
@@ -27,8 +28,11 @@ from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
+from lmrep.experiment.inspection import label_statistics
 from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
 from lmrep.experiment.shapes import StageShapes
+from lmrep.experiment.task_data import data_of, task_of
+from lmrep.inference.evaluate_task import read_files
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # read from a corpus at most, besides one document of each file
 FILES = 1000  # opened of a corpus at most
@@ -230,3 +234,30 @@ def disk_space_for(
     needed = (bytes_needed(characters, tokenizers.size(experiment.tokenizer))
               + characters // CHARACTERS_PER_SENTENCE * plans)
     return disk_space("token stores and tables of examples need about", data_dir, needed, taken, "--data_dir")
+
+
+# Labelled examples
+
+
+def labelled_examples(experiment: Experiment) -> Result:
+    """Checks that every split can be read and tokenized, and has the fields of the task. The value is the `Data`."""
+    for data in data_of(experiment).values():
+        tfds.check_present(data)
+    prepared = build.prepare_data(experiment, Path())  # nothing is stored
+    counts = ", ".join(f"{split} {len(records):,}" for split, records in prepared.records.items())
+    steps = prepared.experiment.steps
+    if sources := label_statistics(prepared)["train"].get("sources"):
+        counts += " of " + ", ".join(f"{name} ({source['fraction']:.1%})" for name, source in sources.items())
+    text = f"{counts}; at most {max(store.length for store in prepared.splits.values()):,} tokens; {steps:,} steps"
+    if "validation" not in prepared.splits:
+        return Result(f"{text}; without data.validation, nothing measures how well a run learns", prepared, WARNING)
+    return Result(text, prepared, OK)
+
+
+def evaluation_files(files: str, experiment: Experiment, prepared: Data) -> Result:
+    """Checks that files for `lmrep evaluate` can be read, and have the fields of the task."""
+    task, config = task_of(experiment), experiments.resolve_stages(prepared.experiment)[0].objective
+    records = read_files(experiment, files)
+    for record in records:
+        task.check(config, record)
+    return Result(f"{files}: {len(records):,} examples")

@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -25,35 +26,31 @@ MEMORY_FIELDS = {"needed", "available", *MEMORY} - {"frozen"}
 def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]:
     """Returns the rows of the table of a plan: a name, and a cell for each stage."""
     chip, peak = hardware.chip, hardware.chip.flops
-    cells: list[tuple[str, ...]] = []
 
-    def row(name: str, show: Callable[[StepPlan], str]) -> None:
-        cells.append((name, *(show(plan) for plan in plans)))
+    def sent(opcode: str, axes: tuple[str, ...], slices: bool, plan: StepPlan) -> str:
+        transfer = next((t for t in plan.transfers if (t.opcode, t.axes, t.slices) == (opcode, axes, slices)), None)
+        return f"{byte_size(transfer.bytes)} in {transfer.count:,}" if transfer else ""
 
-    row("stage", lambda p: p.stage or "training")
-    row("batch", lambda p: f"{p.batch_size:,} x {p.length:,}"
-        + (f" in {p.microbatches} microbatches" if p.microbatches > 1 else ""))
-    row("memory of a chip", lambda p: f"{byte_size(p.memory.needed)}{_of(p.memory)}{'' if p.fits else ': NO FIT'}")
-    for field, name in MEMORY.items():
-        if field == "frozen" and not any(p.memory.frozen for p in plans):
-            continue
-        row(f"  {name}", lambda p, field=field: byte_size(getattr(p.memory, field)))
-    row("FLOPs of a step", lambda p: f"{p.flops:.4g}")
-    row("  per chip", lambda p: f"{p.executed:.4g}")
-    row("memory traffic of a chip", lambda p: byte_size(p.traffic))
-    row("FLOPs per byte", lambda p: f"{p.intensity:.3g}; balanced at {peak / chip.bandwidth:.3g}")
     kinds = sorted({(t.opcode, t.axes, t.slices) for plan in plans for t in plan.transfers},
                    key=lambda kind: (kind[1], kind[0]))
-    for opcode, axes, slices in kinds:
-        def sent(plan: StepPlan, kind=(opcode, axes, slices)) -> str:
-            transfer = next((t for t in plan.transfers if (t.opcode, t.axes, t.slices) == kind), None)
-            return f"{byte_size(transfer.bytes)} in {transfer.count:,}" if transfer else ""
-        row(f"{opcode} over {' x '.join(axes)}{f', between {hardware.parts}' if slices else ''}", sent)
-    for name, field in TIMES.items():
-        row(f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
-    row("step time, at least", lambda p: f"{duration(p.seconds)} ({p.limit})")
-    row("utilisation, at most", lambda p: f"{p.utilisation(peak):.0%}")
-    return cells
+    cells: list[tuple[str, Callable[[StepPlan], str]]] = [
+        ("stage", lambda p: p.stage or "training"),
+        ("batch", lambda p: f"{p.batch_size:,} x {p.length:,}"
+         + (f" in {p.microbatches} microbatches" if p.microbatches > 1 else "")),
+        ("memory of a chip", lambda p: f"{byte_size(p.memory.needed)}{_of(p.memory)}{'' if p.fits else ': NO FIT'}"),
+        *((f"  {name}", lambda p, field=field: byte_size(getattr(p.memory, field))) for field, name in MEMORY.items()
+          if field != "frozen" or any(p.memory.frozen for p in plans)),
+        ("FLOPs of a step", lambda p: f"{p.flops:.4g}"),
+        ("  per chip", lambda p: f"{p.executed:.4g}"),
+        ("memory traffic of a chip", lambda p: byte_size(p.traffic)),
+        ("FLOPs per byte", lambda p: f"{p.intensity:.3g}; balanced at {peak / chip.bandwidth:.3g}"),
+        *((f"{opcode} over {' x '.join(axes)}{f', between {hardware.parts}' if slices else ''}",
+           partial(sent, opcode, axes, slices)) for opcode, axes, slices in kinds),
+        *((f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
+          for name, field in TIMES.items()),
+        ("step time, at least", lambda p: f"{duration(p.seconds)} ({p.limit})"),
+        ("utilisation, at most", lambda p: f"{p.utilisation(peak):.0%}")]
+    return [(name, *map(show, plans)) for name, show in cells]
 
 
 def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
