@@ -93,9 +93,13 @@ def find(name: str, slices: int = 1) -> Hardware:
                         + ("give the hosts with the topology, as in h100:4x8" if kind == "gpu" else
                            "choose a TPU topology"))
     sizes = [int(size) for size in shape.split("x")]
-    if kind == "cpu":
-        return _cpus(name, *sizes)
-    return _tpus(name, version, slices) if kind == "tpu" else _gpus(name, version, *[1, *sizes][-2:])
+    if kind != "cpu":
+        return _tpus(name, version, slices) if kind == "tpu" else _gpus(name, version, *[1, *sizes][-2:])
+    devices = _cpu_devices(name, *sizes)
+    flops, bandwidth = (rate / len(devices) for rate in _measure())
+    # What one device sends, another reads and writes in the same memory.
+    return Hardware(name, Chip("CPU device", (available_memory() or 0) / len(devices), flops, bandwidth, bandwidth / 2,
+                               0.0), devices)
 
 
 # By kind of hardware: its names, the pattern of the text after the colon, and what that is.
@@ -199,15 +203,6 @@ def _cpu_devices(name: str, count: int) -> list[jax.Device]:
         raise UserError(f"--topology is {name}, and JAX has started with {len(devices)} CPU device(s); set "
                         f"XLA_FLAGS=--xla_force_host_platform_device_count={count}")
     return devices[:count]
-
-
-def _cpus(name: str, count: int) -> Hardware:
-    devices = _cpu_devices(name, count)
-    flops, bandwidth = _measure()
-    flops, bandwidth = flops / count, bandwidth / count
-    # What one device sends, another reads and writes in the same memory.
-    chip = Chip("CPU device", (available_memory() or 0) / count, flops, bandwidth, bandwidth / 2, 0.0)
-    return Hardware(name, chip, devices)
 
 
 def _measure() -> tuple[float, float]:

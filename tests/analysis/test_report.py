@@ -224,7 +224,7 @@ def runs_of_seeds(data, accuracies, **changes):
 def test_runs_that_differ_only_in_seed_form_a_group(data):
     runs = [*runs_of_seeds(data, (0.3, 0.4)), *runs_of_seeds(data, (0.36,), batch_size=8)]
     groups = metrics.group_by_seed(runs)
-    assert [[run.experiment.seed for run in group.runs] for group in groups] == [[0, 1], [0]]
+    assert [[run.experiment.seed for run in group] for group in groups] == [[0, 1], [0]]
     cells = metrics.comparison(groups)["Masked-LM accuracy"]
     assert cells[0].text == "35.00% ± 7.07% (n = 2)" and cells[1].text == "36.00%" and cells[1].best
     assert len(metrics.group_by_seed([runs[0], runs[0]])) == 2  # a repetition is no other seed

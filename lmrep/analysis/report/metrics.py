@@ -2,7 +2,7 @@
 
 import fnmatch
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lmrep import metrics as definitions
@@ -38,14 +38,10 @@ def headlines(run: RunData) -> dict[str, Metric]:
             and run.last("validation", name) is not None}
 
 
-def known(run: RunData) -> Callable[[str], float | None]:
-    """Returns the function name -> validation value of a metric, or UNIGRAM_LOSS; None where it is not known."""
-    return lambda name: unigram_loss(run) if name == UNIGRAM_LOSS else run.last("validation", name)
-
-
 def judged(run: RunData) -> dict[str, Judgement]:
     """Compares validation metrics with their baselines, {name: judgement}."""
-    return definitions.judged(declared(run), known(run))
+    return definitions.judged(declared(run), lambda name: unigram_loss(run) if name == UNIGRAM_LOSS else run.last(
+        "validation", name))
 
 
 def interval(run: RunData, name: str) -> Sequence[float] | None:
@@ -146,11 +142,7 @@ def _baseline_curve(run: RunData, name: str) -> str:
 # Several runs
 
 
-class Group(NamedTuple):
-    """Runs that differ only in their seed."""
-
-    label: str
-    runs: Sequence[RunData]
+Groups = Sequence[Sequence[RunData]]  # of runs that differ only in their seed
 
 
 class Cell(NamedTuple):
@@ -161,7 +153,7 @@ class Cell(NamedTuple):
     note: str = ""  # whether the difference from the best group is small
 
 
-def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
+def group_by_seed(runs: Sequence[RunData]) -> list[list[RunData]]:
     """Groups runs whose configs differ in the seed, the name and settings that do not change results."""
     ignored = ("seed", "name", *(pattern for pattern in RESUMABLE_FIELDS if pattern != "steps"))
     groups: dict[str, list[RunData]] = {}
@@ -170,25 +162,21 @@ def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
                     if not any(fnmatch.fnmatchcase(name, pattern) for pattern in ignored)}
         groups.setdefault(repr((run.step, run.source, sorted(settings.items()))), []).append(run)
     # Runs of equal seeds are repetitions, not a sample of seeds.
-    labelled = []
-    for members in groups.values():
-        seeds = {run.experiment.seed for run in members}
-        split = [members] if len(seeds) == len(members) else [[run] for run in members]
-        labelled += [Group(", ".join(run.label for run in group), group) for group in split]
-    return labelled
+    return [group for runs in groups.values() for group in (
+        [runs] if len({run.experiment.seed for run in runs}) == len(runs) else [[run] for run in runs])]
 
 
-def comparison(groups: Sequence[Group]) -> dict[str, list[Cell]]:
+def comparison(groups: Groups) -> dict[str, list[Cell]]:
     """Compares groups by their headline metrics: {title of a metric: a cell for each group}, with mean and standard
     deviation over seeds, and whether the difference from the best group lies within the spread of seeds."""
     return {metric.title: _cells(groups, name, metric) for name, metric in _compared(groups)}
 
 
-def _compared(groups: Sequence[Group]) -> list[tuple[str, Metric]]:
+def _compared(groups: Groups) -> list[tuple[str, Metric]]:
     """Returns (name, metric) of the headlines of all groups, one for each title."""
     by_title: dict[str, tuple[str, Metric]] = {}
     for group in groups:
-        for name, metric in headlines(group.runs[0]).items():
+        for name, metric in headlines(group[0]).items():
             by_title.setdefault(metric.title, (name, metric))
     return [*by_title.values()]
 
@@ -200,9 +188,9 @@ def _value(run: RunData, name: str, metric: Metric) -> float | None:
     return run.last("validation", name) if same else None
 
 
-def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
+def _cells(groups: Groups, name: str, metric: Metric) -> list[Cell]:
     """Returns the cells of a metric, one for each group."""
-    values = [[value for run in group.runs if (value := _value(run, name, metric)) is not None] for group in groups]
+    values = [[value for run in group if (value := _value(run, name, metric)) is not None] for group in groups]
     means = [statistics.fmean(v) if v else None for v in values]
     known = [mean for mean in means if mean is not None]
     best = (max if metric.higher_is_better else min)(known)
@@ -219,19 +207,19 @@ def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
     return cells
 
 
-def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
+def differing_settings(groups: Groups) -> dict[str, list[str]]:
     """Returns {titles of metrics: settings that make them incomparable}: settings that differ between groups with these
     metrics, and that can change validation examples, their targets or their tokens."""
-    settings = [[flatten_config(run.experiment) for run in group.runs] for group in groups]
-    objectives = {group.runs[0].stage.objective_name for group in groups}
+    settings = [[flatten_config(run.experiment) for run in group] for group in groups]
+    objectives = {group[0].stage.objective_name for group in groups}
     ignored = set.intersection(*({f"objective.{field}" for field in ALL_OBJECTIVES[name].loss_fields}
                                  for name in objectives))
     titles_of: dict[tuple[str, ...], list[str]] = {}
     for name, metric in _compared(groups):
         members = [configs for group, configs in zip(groups, settings, strict=True)
-                   if _value(group.runs[0], name, metric) is not None]
+                   if _value(group[0], name, metric) is not None]
         shared = [path for path in members[0][0] if path not in ignored and all(path in group[0] for group in members)]
-        runs = [run for group in groups for run in group.runs if _value(run, name, metric) is not None]
+        runs = [run for group in groups for run in group if _value(run, name, metric) is not None]
         fields = tuple(path for path in shared if _changes_validation(path, runs)
                        and len({repr(sorted({repr(run[path]) for run in group})) for group in members}) > 1)
         if fields:

@@ -138,12 +138,13 @@ def _comparison(runs: Sequence[RunData]) -> dict[str, Any] | None:
         "Parameters": lambda run: _optional(run.network and run.network.parameters, prose.number),
         "Time": lambda run: _optional(run_data.seconds(run), prose.duration)}
     for name, show in figures.items():
-        cells = [metrics.Cell(", ".join(dict.fromkeys(show(run) for run in group.runs))) for group in groups]
+        cells = [metrics.Cell(", ".join(dict.fromkeys(show(run) for run in group))) for group in groups]
         if any(cell.text for cell in cells):
             columns[name] = cells
-    rows = [(group.label, [column[i] for column in columns.values()]) for i, group in enumerate(groups)]
+    rows = [(", ".join(run.label for run in group), [column[i] for column in columns.values()])
+            for i, group in enumerate(groups)]
     return {"columns": list(columns), "rows": rows, "settings": metrics.differing_settings(groups),
-            "seeds": max(len(group.runs) for group in groups)}
+            "seeds": max(map(len, groups))}
 
 
 def _differences(runs: Sequence[RunData]) -> dict[str, list] | None:

@@ -239,7 +239,10 @@ def _next_tokens(data: RunData, runs: Runs, batch: dict[str, np.ndarray], notes:
     middle = {i: int(numbers[len(numbers) // 2]) for i, numbers in enumerate(used) if len(numbers)}
     if not middle:
         return []
-    texts = [_segment_until(batch, i, int(held_out.positions[i, m])) for i, m in middle.items()]
+    texts = []  # the packed segments up to the positions that predict
+    for i, m in middle.items():
+        tokens, segments, t = batch["tokens"][i], batch["segment_ids"][i], int(held_out.positions[i, m])
+        texts.append(tokens[: t + 1][segments[: t + 1] == segments[t]])
     padded = pad_batch(texts, specials.get("pad", 0), model.max_length)
     inputs, last = model_inputs(model, padded, conditions_on=Context.LEFT), np.zeros(len(padded["tokens"]), np.int32)
     last[: len(texts)] = [len(text) - 1 for text in texts]
@@ -308,12 +311,6 @@ RENDERERS = {
 def _candidates(ids: np.ndarray, probabilities: np.ndarray, tokenizer: Tokenizer) -> list[tuple[str, float]]:
     """Returns (token, probability), the most probable first."""
     return [(tokenizer.id_to_token(int(token)), float(p)) for token, p in zip(ids, probabilities, strict=True)]
-
-
-def _segment_until(batch: Mapping[str, np.ndarray], i: int, t: int) -> np.ndarray:
-    """Returns the token ids of the packed segment of example `i` at position `t`, up to and including `t`."""
-    segment = batch["segment_ids"][i] == batch["segment_ids"][i, t]
-    return batch["tokens"][i][segment & (np.arange(len(segment)) <= t)]
 
 
 def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str]:
