@@ -1,28 +1,22 @@
 """A family of published checkpoints that lmrep does not know, in one file: BERT with layer norm before each block, and
 heads that are not its own."""
 
-from dataclasses import dataclass
-
 from lmrep.interop.huggingface.base import Family
-from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, size
+from lmrep.interop.huggingface.config_json import ConfigTable, activation, size
 from lmrep.interop.huggingface.head_classes import HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
 
+KEYS = {
+    "tokens": size(100, "vocab"),
+    "d": size(16, "width"),
+    "depth": size(2, "layers"),
+    "n_head": size(2, "heads"),
+    "length": size(32, "max_length"),
+    "act": activation("relu"),
+}
 
-@dataclass(frozen=True)
-class ConfigJson(Keys):
-    """Its keys -> our fields."""
-
-    tokens: int = size(100, "vocab")
-    d: int = size(16, "width")
-    depth: int = size(2, "layers")
-    n_head: int = size(2, "heads")
-    length: int = size(32, "max_length")
-    act: str = activation("relu")
-
-
-CONFIG = ConfigTable(ConfigJson, {"positions": "learned", "norm": "pre", "share": "none", "embedding_norm": False,
-                                  "token_types": 0, "scaled_attention": True, "attention_by_layer": False})
+CONFIG = ConfigTable(KEYS, {"positions": "learned", "norm": "pre", "share": "none", "embedding_norm": False,
+                            "token_types": 0, "scaled_attention": True, "attention_by_layer": False})
 
 TENSORS = {
     "words.weight": "encoder/embedding/token",

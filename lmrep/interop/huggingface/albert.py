@@ -1,7 +1,6 @@
 """ALBERT (Lan et al., 2020): all layers share one copy of their parameters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lmrep.core.errors import UserError
@@ -11,25 +10,21 @@ from lmrep.interop.huggingface.config_json import ConfigTable, activation, only,
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 
+KEYS = bert.KEYS | {
+    "vocab_size": size(30000, "vocab"),
+    "embedding_size": size(128, "embedding"),
+    "hidden_size": size(4096, "width"),
+    "num_attention_heads": size(64, "heads"),
+    "intermediate_size": size(16384, "mlp"),
+    "hidden_act": activation("gelu_new"),
+    "hidden_dropout_prob": rate(0.0, "dropout"),
+    "attention_probs_dropout_prob": rate(0.0, "attention_dropout"),
+    "num_hidden_groups": only(1),
+    "inner_group_num": only(1),
+    "is_decoder": only(False),
+}
 
-@dataclass(frozen=True)
-class ConfigJson(bert.ConfigJson):
-    """ALBERT's keys -> our fields."""
-
-    vocab_size: int = size(30000, "vocab")
-    embedding_size: int = size(128, "embedding")
-    hidden_size: int = size(4096, "width")
-    num_attention_heads: int = size(64, "heads")
-    intermediate_size: int = size(16384, "mlp")
-    hidden_act: str = activation("gelu_new")
-    hidden_dropout_prob: float = rate(0.0, "dropout")
-    attention_probs_dropout_prob: float = rate(0.0, "attention_dropout")
-    num_hidden_groups: int = only(1)
-    inner_group_num: int = only(1)
-    is_decoder: bool = only(False)
-
-
-CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"share": "all"}, bert.CONFIG.initial)
+CONFIG = ConfigTable(KEYS, bert.FIXED | {"share": "all"}, bert.CONFIG.initial)
 
 
 def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:

@@ -1,5 +1,6 @@
 """`Family`, the contract of a family of published checkpoints. A family's file is mainly its table of tensor names."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,8 +72,8 @@ class Family:
 
     @property
     def _source(self) -> Any:
-        table = getattr(self.config_from, "__self__", None)  # a `ConfigTable`, whose class of keys is in the file
-        return table.keys if table else self.config_from
+        table = getattr(self.config_from, "__self__", None)  # a `ConfigTable`
+        return sys.modules[table.module] if table else self.config_from
 
     # Classes
 

@@ -1,39 +1,35 @@
 """BERT (Devlin et al., 2019)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
-from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, only, rate, size
+from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm, rows
 
-
-@dataclass(frozen=True)
-class ConfigJson(Keys):
-    """BERT's keys -> our fields."""
-
-    vocab_size: int = size(30522, "vocab")
-    hidden_size: int = size(768, "width")
-    num_hidden_layers: int = size(12, "layers")
-    num_attention_heads: int = size(12, "heads")
-    intermediate_size: int = size(3072, "mlp")
-    max_position_embeddings: int = size(512, "max_length")
-    type_vocab_size: int = size(2, "token_types")
-    hidden_act: str = activation("gelu")
-    layer_norm_eps: float = key(1e-12, "norm_eps", above=0)
-    hidden_dropout_prob: float = rate(0.1, "dropout")
-    attention_probs_dropout_prob: float = rate(0.1, "attention_dropout")
-    initializer_range: float = key(0.02, "init_stddev", above=0)
-    position_embedding_type: str = only("absolute")
-    is_decoder: bool = key(False)
-    add_cross_attention: bool = only(False)
-
+KEYS = {
+    "vocab_size": size(30522, "vocab"),
+    "hidden_size": size(768, "width"),
+    "num_hidden_layers": size(12, "layers"),
+    "num_attention_heads": size(12, "heads"),
+    "intermediate_size": size(3072, "mlp"),
+    "max_position_embeddings": size(512, "max_length"),
+    "type_vocab_size": size(2, "token_types"),
+    "hidden_act": activation("gelu"),
+    "layer_norm_eps": key(1e-12, "norm_eps", above=0),
+    "hidden_dropout_prob": rate(0.1, "dropout"),
+    "attention_probs_dropout_prob": rate(0.1, "attention_dropout"),
+    "initializer_range": key(0.02, "init_stddev", above=0),
+    "position_embedding_type": only("absolute"),
+    "is_decoder": key(False),
+    "add_cross_attention": only(False),
+}
 
 GELU = {"hidden_act": "gelu"}  # in heads of RoBERTa and ELECTRA, whatever config.json says
 FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True, "scaled_attention": True,
          "attention_by_layer": False}
-CONFIG = ConfigTable(ConfigJson, FIXED, {"init": "truncated_normal"})
+CONFIG = ConfigTable(KEYS, FIXED, {"init": "truncated_normal"})
 
 EMBEDDINGS = {
     "embeddings.word_embeddings.weight": "encoder/embedding/token",

@@ -1,10 +1,12 @@
-"""Reads and writes config.json by a record of its keys, which gives for each key its default in the library, the field
-of our config that has its value, and its other names."""
+"""Reads and writes config.json by a table of its keys: for each key its default in the library, the field of our config
+that has its value, and its other names."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from lmrep.config.record import Bounds, read
 from lmrep.core.errors import UserError, published_names
@@ -17,39 +19,41 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "
 MAX_SIZE = 2**24  # of any size in a config.json
 
 
-def key(default: Any, ours: str = "", also: Sequence[str] = (), values: Mapping[str, str] | None = None,
-        **bounds: Any) -> Any:
-    """Declares a key of a config.json.
+class Key(NamedTuple):
+    """A key of a config.json."""
 
-    Args:
-      default: its default in the library.
-      ours: the field of our config that has its value; "" for none.
-      also: other keys with the same meaning.
-      values: {value of the key: value of our field}, if they differ.
-      **bounds: the fields of `Bounds` that limit its value.
-    """
+    type: Any  # of its value
+    default: Any  # in the library
+    ours: str  # the field of our config that has its value; "" for none
+    also: Sequence[str]  # other keys with the same meaning
+    values: Mapping[str, str]  # {value of the key: value of our field}; {} if they are the same
+    bounds: Bounds  # of its value
+
+
+def key(default: Any, ours: str = "", also: Sequence[str] = (), values: Mapping[str, str] = {}, type_: Any = None,
+        **bounds: Any) -> Key:
+    """Makes a key. Its type is that of its default, unless `type_` is given; `bounds` are fields of `Bounds`."""
     bounds = Bounds(choices=tuple(values), **bounds) if values else Bounds(**bounds)
-    return dataclasses.field(default=default, metadata={
-        "bounds": bounds, "ours": ours, "also": also, "values": values})
+    return Key(type_ or type(default), default, ours, also, values, bounds)
 
 
-def size(default: int | None, ours: str = "", also: Sequence[str] = ()) -> Any:
-    """Declares a key that is a size."""
-    return key(default, ours, also, at_least=1, at_most=MAX_SIZE)
+def size(default: int | None, ours: str = "", also: Sequence[str] = (), at_least: int = 1) -> Key:
+    """Makes a key that is a size; it may be null if its default is None."""
+    return key(default, ours, also, type_=int | None if default is None else int, at_least=at_least, at_most=MAX_SIZE)
 
 
-def rate(default: float, ours: str = "") -> Any:
-    """Declares a key that is a dropout rate."""
+def rate(default: float, ours: str = "") -> Key:
+    """Makes a key that is a dropout rate."""
     return key(default, ours, at_least=0, below=1)
 
 
-def only(value: Any) -> Any:
-    """Declares a key that may only have one value."""
+def only(value: Any) -> Key:
+    """Makes a key that may only have one value."""
     return key(value, choices=(value,))
 
 
-def activation(default: str, names: Mapping[str, str] = ACTIVATIONS) -> Any:
-    """Declares a key for the activation of the feed-forward blocks; `names` maps the library's names to ours."""
+def activation(default: str, names: Mapping[str, str] = ACTIVATIONS) -> Key:
+    """Makes a key for the activation of the feed-forward blocks; `names` maps the library's names to ours."""
     return key(default, "activation", values=names)
 
 
@@ -61,29 +65,31 @@ class Mismatch(UserError):
         self.fields = list(fields)
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The keys that all families have."""
-
-    pad_token_id: int | None = key(None, at_least=0, at_most=MAX_SIZE)
-    tie_word_embeddings: bool = key(True, "tied")
+# The keys that all families have.
+COMMON = {"pad_token_id": size(None, at_least=0), "tie_word_embeddings": key(True, "tied")}
 
 
 @dataclass(frozen=True)
 class ConfigTable:
     """The correspondence of a family's config.json and our config."""
 
-    keys: type  # the record of its keys. A feed-forward width that is null or has no key is 4 d.
+    keys: Mapping[str, Key]  # A feed-forward width that is null or has no key is 4 d.
     # fields of our config that are the same for all networks of the family, and decide what these compute
     fixed: Mapping[str, Any]
     # fields of our config that only matter in training: initialization, and where dropout acts
     initial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     network: str = "transformer"  # a name in `lmrep.models.MODELS`
 
-    @property
-    def ours(self) -> dict[str, str]:
-        """{key: our field}."""
-        return {key.name: key.metadata["ours"] for key in dataclasses.fields(self.keys) if key.metadata["ours"]}
+    def __post_init__(self):
+        object.__setattr__(self, "keys", COMMON | self.keys)
+        object.__setattr__(self, "module", sys._getframe(2).f_globals["__name__"])  # the family's file, for messages
+
+    @cached_property
+    def record(self) -> type:
+        """The dataclass of the values of the keys."""
+        return dataclasses.make_dataclass("Keys", [
+            (name, key.type, dataclasses.field(default=key.default, metadata={"bounds": key.bounds}))
+            for name, key in self.keys.items()], frozen=True)
 
     def read(self, config_json: Mapping[str, Any], path: str, tensors: Any = None) -> Any:
         """Converts a config.json to our config, as `Family.config_from`."""
@@ -92,24 +98,23 @@ class ConfigTable:
     def values(self, config_json: Mapping[str, Any], path: str) -> Any:
         """Reads the keys of a config.json, under any of their names, into a record. Raises UserError."""
         known = {}
-        for key in dataclasses.fields(self.keys):
-            for name in (key.name, *key.metadata["also"]):
+        for key_name, key in self.keys.items():
+            for name in (key_name, *key.also):
                 value = config_json.get(name)
                 if value is None:
                     continue
                 if len(str(value)) > 100:
                     raise UserError(f"{path} has a value of more than 100 characters at {name}; download it again")
-                if known.setdefault(key.name, value) != value:
-                    raise UserError(f"{path} has {key.name} {known[key.name]} and {name} {str(value)[:80]}, which mean "
+                if known.setdefault(key_name, value) != value:
+                    raise UserError(f"{path} has {key_name} {known[key_name]} and {name} {str(value)[:80]}, which mean "
                                     "the same; delete the one that is wrong")
-        return read(self.keys, known, path, suggest=False)
+        return read(self.record, known, path, suggest=False)
 
     def config(self, values: Any, path: str, **fields: Any) -> Any:
         """Makes our config from the record of keys and further `fields`. Raises UserError with the names of keys."""
-        ours = {key.metadata["ours"]: (key.metadata["values"] or {}).get(value, value)
-                for key in dataclasses.fields(self.keys) if key.metadata["ours"]
-                for value in (getattr(values, key.name),)}
-        names = {field: key for key, field in self.ours.items()}
+        ours = {key.ours: key.values.get(value := getattr(values, name), value)
+                for name, key in self.keys.items() if key.ours}
+        names = {key.ours: name for name, key in self.keys.items() if key.ours}
         width, heads = ours["width"], ours["heads"]
         if width % heads and "head_width" not in ours:
             raise UserError(f"{path} has {names['width']} {width}, which its {heads} heads do not divide")
@@ -125,20 +130,20 @@ class ConfigTable:
     def write(self, config: Any, wrong: Sequence[str] = ()) -> dict[str, Any]:
         """Converts our config to keys, as `Family.config_to`. `wrong` are fields already known not to fit. Raises
         Mismatch."""
-        ours = self.ours.values()
+        ours = {key.ours for key in self.keys.values()}
         wrong = [*(name for name, value in self.fixed.items() if getattr(config, name) != value), *wrong]
         if config.table_width != config.width and "embedding" not in ours:
             wrong.append("embedding")
         if config.mlp != 4 * config.width and "mlp" not in ours:
             wrong.append("mlp")
         written = {}
-        for key in dataclasses.fields(self.keys):
-            if field := key.metadata["ours"]:
-                value = config.table_width if field == "embedding" else getattr(config, field)
-                names = {ours: name for name, ours in reversed((key.metadata["values"] or {value: value}).items())}
+        for name, key in self.keys.items():
+            if key.ours:
+                value = config.table_width if key.ours == "embedding" else getattr(config, key.ours)
+                names = {ours: theirs for theirs, ours in reversed((key.values or {value: value}).items())}
                 if value not in names:
-                    wrong.append(field)
-                written[key.name] = names.get(value)
+                    wrong.append(key.ours)
+                written[name] = names.get(value)
         if wrong:
             raise Mismatch(wrong)
         return written

@@ -3,33 +3,28 @@
 `sinusoidal_pos_embds` decides how the position table starts, so it is read as a table like any other.
 """
 
-from dataclasses import dataclass
 
 from lmrep.interop.huggingface import bert
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
-from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
+from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
 from lmrep.tasks.heads import Head
 
+KEYS = {
+    "vocab_size": size(30522, "vocab"),
+    "dim": size(768, "width", also=["hidden_size"]),
+    "n_layers": size(6, "layers", also=["num_hidden_layers"]),
+    "n_heads": size(12, "heads", also=["num_attention_heads"]),
+    "hidden_dim": size(3072, "mlp"),
+    "max_position_embeddings": size(512, "max_length"),
+    "activation": activation("gelu"),
+    "dropout": rate(0.1, "dropout"),
+    "attention_dropout": rate(0.1, "attention_dropout"),
+    "initializer_range": key(0.02, "init_stddev", above=0),
+}
 
-@dataclass(frozen=True)
-class ConfigJson(Keys):
-    """DistilBERT's keys -> our fields."""
-
-    vocab_size: int = size(30522, "vocab")
-    dim: int = size(768, "width", also=["hidden_size"])
-    n_layers: int = size(6, "layers", also=["num_hidden_layers"])
-    n_heads: int = size(12, "heads", also=["num_attention_heads"])
-    hidden_dim: int = size(3072, "mlp")
-    max_position_embeddings: int = size(512, "max_length")
-    activation: str = activation("gelu")
-    dropout: float = rate(0.1, "dropout")
-    attention_dropout: float = rate(0.1, "attention_dropout")
-    initializer_range: float = key(0.02, "init_stddev", above=0)
-
-
-CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"token_types": 0, "norm_eps": 1e-12}, {"init": "normal"})
+CONFIG = ConfigTable(KEYS, bert.FIXED | {"token_types": 0, "norm_eps": 1e-12}, {"init": "normal"})
 
 TENSORS = {
     "embeddings.word_embeddings.weight": "encoder/embedding/token",

@@ -1,7 +1,6 @@
 """ELECTRA (Clark et al., 2020). A directory holds either the discriminator or the generator."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from lmrep.core.params import flatten, unflatten
@@ -17,17 +16,14 @@ from lmrep.tasks.heads import Head
 GENERATOR = "objective/generator"  # begins the paths of the generator's separate parameters, and of its head
 
 
-@dataclass(frozen=True)
-class ConfigJson(bert.ConfigJson):
-    """ELECTRA's keys -> our fields, of the generator or of the discriminator."""
+KEYS = bert.KEYS | {
+    "embedding_size": size(128, "embedding"),
+    "hidden_size": size(256, "width"),
+    "num_attention_heads": size(4, "heads"),
+    "intermediate_size": size(1024, "mlp"),
+}
 
-    embedding_size: int = size(128, "embedding")
-    hidden_size: int = size(256, "width")
-    num_attention_heads: int = size(4, "heads")
-    intermediate_size: int = size(1024, "mlp")
-
-
-CONFIG = ConfigTable(ConfigJson, bert.FIXED, {"init": "truncated_normal", "project_init": "glorot"})
+CONFIG = ConfigTable(KEYS, bert.FIXED, {"init": "truncated_normal", "project_init": "glorot"})
 
 TENSORS = {
     **bert.EMBEDDINGS,

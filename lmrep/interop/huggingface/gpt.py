@@ -1,43 +1,36 @@
 """GPT (Radford et al., 2018), and the parts that GPT-2 shares. Its files have kernels [in, out], and one kernel for
 query, key and value."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
-from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
+from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
 from lmrep.tasks.heads import Head
 
+DECODER_KEYS = {
+    "vocab_size": size(50257, "vocab"),
+    "n_embd": size(768, "width", also=["hidden_size"]),
+    "n_layer": size(12, "layers", also=["num_hidden_layers"]),
+    "n_head": size(12, "heads", also=["num_attention_heads"]),
+    "n_positions": size(1024, "max_length", also=["max_position_embeddings"]),
+    "layer_norm_epsilon": key(1e-5, "norm_eps", above=0),
+    "embd_pdrop": rate(0.1, "dropout"),  # our network has one dropout for both; the latter counts
+    "resid_pdrop": rate(0.1, "dropout"),
+    "attn_pdrop": rate(0.1, "attention_dropout"),
+    "initializer_range": key(0.02, "init_stddev", above=0),
+}
 
-@dataclass(frozen=True)
-class DecoderJson(Keys):
-    """The keys that GPT and GPT-2 share -> our fields."""
-
-    vocab_size: int = size(50257, "vocab")
-    n_embd: int = size(768, "width", also=["hidden_size"])
-    n_layer: int = size(12, "layers", also=["num_hidden_layers"])
-    n_head: int = size(12, "heads", also=["num_attention_heads"])
-    n_positions: int = size(1024, "max_length", also=["max_position_embeddings"])
-    layer_norm_epsilon: float = key(1e-5, "norm_eps", above=0)
-    embd_pdrop: float = rate(0.1, "dropout")  # our network has one dropout for both; the latter counts
-    resid_pdrop: float = rate(0.1, "dropout")
-    attn_pdrop: float = rate(0.1, "attention_dropout")
-    initializer_range: float = key(0.02, "init_stddev", above=0)
-
-
-@dataclass(frozen=True)
-class ConfigJson(DecoderJson):
-    """GPT's keys -> our fields."""
-
-    vocab_size: int = size(40478, "vocab")
-    n_positions: int = size(512, "max_length", also=["max_position_embeddings"])
-    afn: str = activation("gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"})
-
+KEYS = DECODER_KEYS | {
+    "vocab_size": size(40478, "vocab"),
+    "n_positions": size(512, "max_length", also=["max_position_embeddings"]),
+    "afn": activation("gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+}
 
 FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0}
-CONFIG = ConfigTable(ConfigJson, FIXED | {"scaled_attention": True, "attention_by_layer": False},
+CONFIG = ConfigTable(KEYS, FIXED | {"scaled_attention": True, "attention_by_layer": False},
                      {"init": "normal", "table_dropout": True})
 
 conv1d = partial(linear, transposed=False)

@@ -1,25 +1,21 @@
 """GPT-2 (Radford et al., 2019): GPT with layer norm before each block and after the last layer."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lmrep.interop.huggingface import gpt
 from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, only, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import norm
 
+KEYS = gpt.DECODER_KEYS | {
+    "n_inner": size(None, "mlp"),
+    "activation_function": activation("gelu_new"),
+    "scale_attn_weights": key(True, "scaled_attention"),
+    "scale_attn_by_inverse_layer_idx": key(False, "attention_by_layer"),
+    "add_cross_attention": only(False),
+}
 
-@dataclass(frozen=True)
-class ConfigJson(gpt.DecoderJson):
-    """GPT-2's keys -> our fields."""
-
-    n_inner: int | None = size(None, "mlp")
-    activation_function: str = activation("gelu_new")
-    scale_attn_weights: bool = key(True, "scaled_attention")
-    scale_attn_by_inverse_layer_idx: bool = key(False, "attention_by_layer")
-    add_cross_attention: bool = only(False)
-
-
-CONFIG = ConfigTable(ConfigJson, gpt.FIXED | {"norm": "pre"},
+CONFIG = ConfigTable(KEYS, gpt.FIXED | {"norm": "pre"},
                      {"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"})
 
 

@@ -13,7 +13,7 @@ from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 from lmrep.tasks.heads import Head
 
-CONFIG = ConfigTable(bert.ConfigJson, bert.FIXED, {"init": "normal"})
+CONFIG = ConfigTable(bert.KEYS, bert.FIXED, {"init": "normal"})
 
 
 HEAD_TENSORS = {

@@ -1,24 +1,20 @@
 """RoBERTa with layer norm before each block (as Ott et al., 2019, fairseq, and Wettig et al., 2023): layer norm on the
 embeddings, before each block, and after the last layer."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lmrep.interop.huggingface import bert, roberta
 from lmrep.interop.huggingface.config_json import ConfigTable, size
 from lmrep.interop.huggingface.tensors import norm
 
-
-@dataclass(frozen=True)
-class ConfigJson(bert.ConfigJson):
-    """RoBERTa-PreLayerNorm's keys -> our fields."""
-
-    vocab_size: int = size(50265, "vocab")
-
+KEYS = bert.KEYS | {
+    "vocab_size": size(50265, "vocab"),
+}
 
 # BERT's name of a norm -> the name here, since norms precede their blocks.
 RENAMED = {"encoder.layer.{l}.attention.output.LayerNorm": "encoder.layer.{l}.attention.LayerNorm",
            "encoder.layer.{l}.output.LayerNorm": "encoder.layer.{l}.intermediate.LayerNorm"}
-CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
+CONFIG = ConfigTable(KEYS, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
 
 TENSORS = {
     **bert.EMBEDDINGS,

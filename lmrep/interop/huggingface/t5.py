@@ -12,14 +12,14 @@ mT5 (Xue et al., 2021) is T5 1.1 with other defaults, and does not scale the inp
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import Family, Names, Pretraining
-from lmrep.interop.huggingface.config_json import ACTIVATIONS, MAX_SIZE, ConfigTable, Keys, activation, key, rate, size
+from lmrep.interop.huggingface.config_json import ACTIVATIONS, MAX_SIZE, ConfigTable, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import Tensor
 from lmrep.models import encoder_decoder, encoder_decoder_layers
@@ -35,42 +35,36 @@ FEED_FORWARD_NAMES = {  # (gated, our activation) -> the name that is written
     (True, "gelu_tanh"): GATED + "gelu", (True, "gelu"): GATED + "gelu_python"}
 
 
-@dataclass(frozen=True)
-class ConfigJson(Keys):
-    """T5's keys -> our fields."""
-
-    vocab_size: int = size(32128, "vocab")
-    d_model: int = size(512, "width")
-    d_kv: int = size(64, "head_width")
-    d_ff: int = size(2048, "mlp")
-    num_layers: int = size(6, "layers")
-    num_decoder_layers: int | None = size(None)  # null: num_layers
-    num_heads: int = size(8, "heads")
-    relative_attention_num_buckets: int = key(32, "buckets", at_least=4, at_most=MAX_SIZE)
-    relative_attention_max_distance: int = key(128, "max_distance", at_least=2, at_most=MAX_SIZE)
-    dropout_rate: float = rate(0.1, "dropout")
-    layer_norm_epsilon: float = key(1e-6, "norm_eps", above=0)
-    feed_forward_proj: str = activation("relu", FEED_FORWARD)
-    tie_word_embeddings: bool = key(True)
+KEYS = {
+    "vocab_size": size(32128, "vocab"),
+    "d_model": size(512, "width"),
+    "d_kv": size(64, "head_width"),
+    "d_ff": size(2048, "mlp"),
+    "num_layers": size(6, "layers"),
+    "num_decoder_layers": size(None),  # null: num_layers
+    "num_heads": size(8, "heads"),
+    "relative_attention_num_buckets": key(32, "buckets", at_least=4, at_most=MAX_SIZE),
+    "relative_attention_max_distance": key(128, "max_distance", at_least=2, at_most=MAX_SIZE),
+    "dropout_rate": rate(0.1, "dropout"),
+    "layer_norm_epsilon": key(1e-6, "norm_eps", above=0),
+    "feed_forward_proj": activation("relu", FEED_FORWARD),
+    "tie_word_embeddings": key(True),
     # whether the input of a tied output layer is divided by the square root of d_model; null: if tied
-    scale_decoder_outputs: bool | None = key(None)
-    is_encoder_decoder: bool = key(True)  # not used: the tensors decide
+    "scale_decoder_outputs": key(None, type_=bool | None),
+    "is_encoder_decoder": key(True),  # not used: the tensors decide
+}
 
-
-@dataclass(frozen=True)
-class Mt5Json(ConfigJson):
-    """mT5's keys -> our fields."""
-
-    vocab_size: int = size(250112, "vocab")
-    d_ff: int = size(1024, "mlp")
-    num_layers: int = size(8, "layers")
-    num_heads: int = size(6, "heads")
-    feed_forward_proj: str = activation("gated-gelu", FEED_FORWARD)
-
+MT5_KEYS = KEYS | {
+    "vocab_size": size(250112, "vocab"),
+    "d_ff": size(1024, "mlp"),
+    "num_layers": size(8, "layers"),
+    "num_heads": size(6, "heads"),
+    "feed_forward_proj": activation("gated-gelu", FEED_FORWARD),
+}
 
 CONFIG = ConfigTable(
-    ConfigJson, {"positions": "relative", "norm": "pre", "rms_norm": True, "mlp_bias": False, "attention_bias": False,
-                 "scaled_attention": False, "scaled_embedding": False}, network="encoder_decoder")
+    KEYS, {"positions": "relative", "norm": "pre", "rms_norm": True, "mlp_bias": False, "attention_bias": False,
+           "scaled_attention": False, "scaled_embedding": False}, network="encoder_decoder")
 
 
 def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping[str, np.ndarray] | None = None,
@@ -158,7 +152,7 @@ FAMILY = Family(
         without_head="it has no decoder, so `lmrep predict` cannot fill spans; a run with init= that generates "
                      "initializes one, and others need none"))
 
-MT5_CONFIG = replace(CONFIG, keys=Mt5Json)
+MT5_CONFIG = replace(CONFIG, keys=MT5_KEYS)
 MT5 = replace(
     FAMILY, name="mt5", config_to=None, heads=classes("MT5"),
     config_from=lambda config_json, path, tensors=None: config_from(config_json, path, tensors, MT5_CONFIG, False))

@@ -6,44 +6,39 @@ from them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
-from lmrep.interop.huggingface.config_json import MAX_SIZE, ConfigTable, Keys, activation, key, only, rate, size
+from lmrep.interop.huggingface.config_json import MAX_SIZE, ConfigTable, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 from lmrep.models import transformer_xl
 from lmrep.tasks.heads import Head
 
-
-@dataclass(frozen=True)
-class ConfigJson(Keys):
-    """XLNet's keys -> our fields."""
-
-    vocab_size: int = size(32000, "vocab", also=["n_token"])
-    d_model: int = size(1024, "width", also=["hidden_size"])
-    n_layer: int = size(24, "layers", also=["num_hidden_layers"])
-    n_head: int = size(16, "heads", also=["num_attention_heads"])
-    d_inner: int = size(4096, "mlp")
-    ff_activation: str = activation("gelu")
-    layer_norm_eps: float = key(1e-12, "norm_eps", above=0)
-    dropout: float = rate(0.1, "dropout")  # also on attention probabilities
-    initializer_range: float = key(0.02, "init_stddev", above=0)
-    d_head: int | None = size(None)  # d / h where it is null
-    mem_len: int | None = key(None, at_least=0, at_most=MAX_SIZE)  # positions of the memory
-    reuse_len: int | None = key(None, at_least=0, at_most=MAX_SIZE)  # tokens of an example that are remembered
-    clamp_len: int = key(-1, at_least=-1, at_most=MAX_SIZE)  # the largest distance; -1: any
-    attn_type: str = only("bi")
-    same_length: bool = only(False)
-    bi_data: bool = only(False)  # whether half of each batch reads backwards
-
+KEYS = {
+    "vocab_size": size(32000, "vocab", also=["n_token"]),
+    "d_model": size(1024, "width", also=["hidden_size"]),
+    "n_layer": size(24, "layers", also=["num_hidden_layers"]),
+    "n_head": size(16, "heads", also=["num_attention_heads"]),
+    "d_inner": size(4096, "mlp"),
+    "ff_activation": activation("gelu"),
+    "layer_norm_eps": key(1e-12, "norm_eps", above=0),
+    "dropout": rate(0.1, "dropout"),  # also on attention probabilities
+    "initializer_range": key(0.02, "init_stddev", above=0),
+    "d_head": size(None),  # d / h where it is null
+    "mem_len": size(None, at_least=0),  # positions of the memory
+    "reuse_len": size(None, at_least=0),  # tokens of an example that are remembered
+    "clamp_len": key(-1, at_least=-1, at_most=MAX_SIZE),  # the largest distance; -1: any
+    "attn_type": only("bi"),
+    "same_length": only(False),
+    "bi_data": only(False),  # whether half of each batch reads backwards
+}
 
 CONFIG = ConfigTable(
-    ConfigJson, {"causal": False, "segments": True, "untie": True, "scale_embedding": False, "norm": "post",
-                 "same_length": False, "cutoffs": ()}, {"scale_stddev": 0.0}, "transformer_xl")
+    KEYS, {"causal": False, "segments": True, "untie": True, "scale_embedding": False, "norm": "post",
+           "same_length": False, "cutoffs": ()}, {"scale_stddev": 0.0}, "transformer_xl")
 
 
 def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> transformer_xl.Config:
