@@ -37,8 +37,7 @@ def run(arguments: Arguments) -> None:
     from lmrep.storage import remote_workdir
 
     if flags.published:
-        print(json.dumps({name: {"published": run.flops, "derived": run.derived,
-                                 "electra_script": published.by_script(run), "six_n": published.by_six_n(run)}
+        print(json.dumps({name: {"published": run.flops, "derived": run.derived, **published.computed(run)}
                           for name, run in published.PUBLISHED.items()}
                          | {name: {"published": flops} for name, flops in published.PROFILED.items()}, indent=2)
               if flags.json else compute.published_table())

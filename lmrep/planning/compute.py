@@ -155,9 +155,12 @@ def table(
         steps = f"{stage.steps:,} steps" if stage.steps is not None else "steps (as many as the data decide)"
         lines += [f"{title}: {stage.objective}, {steps} of {stage.batch_size:,} x {stage.length:,} tokens",
                   f"  {'FLOPs':18}{'per token':>14}{'per step':>14}{'total':>16}{'of exact':>10}"]
+        exact = stage.figures["exact"].flops
         for key, title in CONVENTIONS.items():
-            flops, reason = stage.figures[key]
-            lines.append(f"  {title:18}{f'  not defined: {reason}' if flops is None else _figures(stage, key)}")
+            (flops, reason), total = stage.figures[key], stage.total(key)
+            lines.append(f"  {title:18}" + (f"  not defined: {reason}" if flops is None else (
+                f"{flops / stage.tokens:14.4e}{flops:14.4e}{'unknown' if total is None else f'{total:.6e}':>16}"
+                f"{f'{flops / exact:.3f}' if exact else '':>10}")))
         lines.append("")
     if all(stage.steps is not None for stage in stages):
         tokens = sum(stage.steps * stage.tokens for stage in stages)
@@ -174,20 +177,13 @@ def table(
 
 
 
-def _figures(stage: StageCompute, convention: str) -> str:
-    per_step, exact = stage.figures[convention].flops, stage.figures["exact"].flops
-    total = stage.total(convention)
-    return (f"{per_step / stage.tokens:14.4e}{per_step:14.4e}{'unknown' if total is None else f'{total:.6e}':>16}"
-            f"{f'{per_step / exact:.3f}' if exact else '':>10}")
-
-
 def published_table() -> str:
     """Formats a table of the published compute of language models beside the compute by the formulas here."""
     lines = [f"{'':20}{'published':>14}{'computed':>16}{'difference':>13}{CONVENTIONS['six_n']:>18}"]
     for name, run in published.PUBLISHED.items():
-        value = published.by_script(run)
+        value, six_n = published.computed(run).values()
         lines.append(f"{name + ' *' * run.derived:20}{run.flops:14.6e}{value:16.6e}{value / run.flops - 1:13.4%}"
-                     f"{published.by_six_n(run):18.6e}")
+                     f"{six_n:18.6e}")
     lines += [f"{name:20}{value:14.6e}{'by a profiler':>16}" for name, value in published.PROFILED.items()]
     return "\n".join([*lines, "", *map(textwrap.fill, (
         "Published: FLOPs of pretraining by ELECTRA's script (google-research/electra, flops_computation.py). "

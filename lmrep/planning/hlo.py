@@ -25,7 +25,8 @@ PASSING = frozenset({"bitcast", "get-tuple-element", "tuple", "copy", "copy-star
 ALIASED = "output_to_operand_aliasing={{}: (0, {})}"
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
-_OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_NESTED = r"\((?:[^()]++|\((?:[^()]++|\((?:[^()]++|\((?:[^()]++|\([^()]*+\))*+\))*+\))*+\))*+\)"  # parentheses
+_OPERATION = re.compile(rf"^\s+(ROOT )?%?([\w.\-]+) = ({_NESTED}|\S+) +([^(]+)({_NESTED})(.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _CALLED = re.compile(r"(?:body|calls|to_apply|true_computation|false_computation|called_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
@@ -94,8 +95,10 @@ class Program:
             if start := _COMPUTATION.match(line):
                 current = self.computations.setdefault(start[2], {})
                 self.entry = start[2] if start[1] else self.entry
-            elif start := _OPERATION.match(line):
-                current[start[2]] = _operation(start, line[start.end():])
+            elif found := _OPERATION.match(line):
+                root, name, type_, opcode, arguments, attributes = found.groups()
+                current[name] = Operation(name, type_, opcode, tuple(_OPERANDS.findall(arguments)), arguments[1:-1],
+                                          attributes, bool(root))
 
     @cached_property
     def times(self) -> Counter[str]:
@@ -331,17 +334,6 @@ def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, 
     return products
 
 
-def _operation(start: re.Match, rest: str) -> Operation:
-    """Parses a line of HLO: `start` matches its beginning, and `rest` is the text after it."""
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    result, rest = rest[:end], rest[end:].lstrip()
-    begin = rest.index("(")
-    stop = _closing(rest, begin)
-    arguments = rest[begin + 1: stop]
-    return Operation(start[2], result, rest[:begin], tuple(_OPERANDS.findall(arguments)), arguments, rest[stop + 1:],
-                     bool(start[1]))
-
-
 def type_bytes(text: str, everywhere: bool = False) -> int:
     """Returns the bytes of an array type or a tuple of them: "(bf16[2,3]{1,0}, f32[])" -> 16. Arrays outside main
     memory ("{1,0:S(1)}") count only with `everywhere`."""
@@ -356,12 +348,6 @@ def type_bytes(text: str, everywhere: bool = False) -> int:
 def shape(text: str) -> tuple[int, ...]:
     """Returns the dimensions of an array type."""
     return tuple(int(n) for n in _ARRAY.search(text)[2].split(",") if n)
-
-
-def _closing(text: str, start: int) -> int:
-    """Returns the position of the parenthesis that closes the one at `start`."""
-    depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in text[start:])
-    return next((i for i, depth in enumerate(depths, start) if not depth), len(text) - 1)
 
 
 def elements(text: str) -> list[str]:

@@ -47,19 +47,12 @@ def network(run: Published) -> Model:
     return MODELS[preset.model].build(config)
 
 
-def by_script(run: Published) -> float:
-    """Returns the operations of a published run by `conventions.electra_script`."""
-    return run.steps * run.batch_size * sum(
-        conventions.electra_script(sizes.transformer, run.length, predicts) for sizes, predicts in _uses(run))
-
-
-def by_six_n(run: Published) -> float:
-    """Returns the operations of a published run by `conventions.six_n`."""
-    return run.steps * run.batch_size * sum(conventions.six_n_of_text(sizes, run.length) for sizes, _ in _uses(run))
-
-
-def _uses(run: Published) -> list:
-    """Returns (sizes, value of `predicts`) of each network."""
-    model = network(run)
-    generator = [(model.make_generator(run.generator).sizes, "masked")] if run.generator else []
-    return [*generator, (model.sizes, run.predicts)]
+def computed(run: Published) -> dict[str, float]:
+    """Returns the operations of a published run by `conventions.electra_script` and by `conventions.six_n`."""
+    model, sequences = network(run), run.steps * run.batch_size
+    uses = [(model.make_generator(run.generator).sizes, "masked")] if run.generator else []
+    uses.append((model.sizes, run.predicts))
+    return {
+        "electra_script": sequences * sum(
+            conventions.electra_script(sizes.transformer, run.length, predicts) for sizes, predicts in uses),
+        "six_n": sequences * sum(conventions.six_n_of_text(sizes, run.length) for sizes, _ in uses)}

@@ -100,15 +100,11 @@ def first_that_fits(
                    *({"execution.remat": "full", "microbatches": worst.microbatches * 2**i} for i in (1, 2, 3, 4))]
     changes = [fsdp, *({**fsdp, **change} for change in accumulated)] if state > worst.memory.available / 2 else [
         *accumulated, fsdp, *({**fsdp, **change} for change in accumulated)]
-    tried = 0
-    for fields in filter(None, changes):
-        if tried == limit:
-            break
-        if choice := _choice(config, fields, hardware):
-            tried += 1
-            progress(choice)
-            if choice.fits:
-                return choice
+    possible = filter(None, (_choice(config, fields, hardware) for fields in changes if fields))
+    for choice in itertools.islice(possible, limit):
+        progress(choice)
+        if choice.fits:
+            return choice
     return None
 
 
