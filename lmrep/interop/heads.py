@@ -30,8 +30,7 @@ class Head(NamedTuple):
 
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
     head = tree["objective"]["masked"]
-    x = lm_head.transform(head, hidden, activation=model.head_style.activation, eps=model.head_style.eps)
-    return lm_head.logits(head, output_table(model, tree, head), x)
+    return lm_head.logits(head, output_table(model, tree, head), mlm_head.transform(head, hidden, model))
 
 
 def _next_token_logits(tree: Tree, hidden: Array, model: Model) -> Array:
