@@ -2,8 +2,8 @@
 
 import math
 import resource
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh
@@ -139,26 +139,20 @@ def state_memory(stages: list[StageShapes], layout: AbstractMesh, topology: Hard
     return Result(text) if needed <= CROWDED * limit else Result(f"{text}, and may not fit: {fix}", True, WARNING)
 
 
-class Taken(NamedTuple):
-    """Disk space that the run will take."""
-
-    system: int  # device number of the file system
-    bytes: int
-
-
 def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Result:
-    """Checks that checkpoints fit on the workdir's disk. The value is a Taken."""
+    """Checks that checkpoints fit on the workdir's disk. The value is as of `disk_space`."""
     config = experiment.checkpoint
     size = max(trial.checkpoint_size(saved(stage.state)) for stage in stages)
     number = config.keep + config.keep_best + 1  # one is being saved while the others exist
     existing = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(size, number * size - existing)
     subject = f"up to {number} checkpoints of {byte_size(size)} need"
-    return disk_space(subject, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
+    return disk_space(subject, directory, needed, {}, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
 
 
-def disk_space(subject: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
-    """Checks that the disk of `directory` has `needed` bytes free beside those that are `taken`. The value is a Taken.
+def disk_space(subject: str, directory: Path, needed: int, taken: Mapping[int, int], alternatives: str) -> Result:
+    """Checks that the disk of `directory` has `needed` bytes free beside those that are `taken`, {device number of the
+    file system: bytes}. The value is such a mapping.
 
     Args:
       subject: what needs the space, with its verb, for the message.
@@ -166,9 +160,9 @@ def disk_space(subject: str, directory: Path, needed: int, taken: Taken | None, 
     """
     free, system = trial.space(directory)
     line = f"{subject} {byte_size(needed)} more in {directory}, where {byte_size(free)} are free"
-    if taken and taken.system == system:
-        free -= taken.bytes
-        line += f", of which checkpoints will take {byte_size(taken.bytes)}"
+    if system in taken:
+        free -= taken[system]
+        line += f", of which checkpoints will take {byte_size(taken[system])}"
     if needed > free:
         raise UserError(f"{line}; free space, or choose another {alternatives}")
-    return Result(line, Taken(system, needed))
+    return Result(line, {system: needed})

@@ -5,6 +5,7 @@ import glob
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from lmrep.data.records import tfds
 from lmrep.data.store import token_store
 from lmrep.data.store.prepare import bytes_needed, check_statistics, choose_sentences
 from lmrep.doctor.findings import MAX_EPOCHS, OK, SKIPPED, WARNING, Result
-from lmrep.doctor.machine import Taken, disk_space
+from lmrep.doctor.machine import disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
@@ -221,7 +222,7 @@ def examples(
 
 def disk_space_for(
     data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, data: Data | None,
-    taken: Taken | None, *samples: Sample,
+    taken: Mapping[int, int] | None, *samples: Sample,
 ) -> Result:
     """Checks that token stores and tables of examples that are not built yet fit on the data directory's disk."""
     if data is None and any(sample.characters is None for sample in samples):
@@ -229,11 +230,11 @@ def disk_space_for(
     plans = len(experiments.resolve_stages(experiment)) * SPAN_BYTES  # per sentence
     if data:
         needed = sum(split["sentences"] for split in data.corpus.statistics.values()) * plans
-        return disk_space("tables of examples need about", data_dir, needed, taken, "--data_dir")
+        return disk_space("tables of examples need about", data_dir, needed, taken or {}, "--data_dir")
     characters = sum(sample.characters for sample in samples)
     needed = (bytes_needed(characters, tokenizers.size(experiment.tokenizer))
               + characters // CHARACTERS_PER_SENTENCE * plans)
-    return disk_space("token stores and tables of examples need about", data_dir, needed, taken, "--data_dir")
+    return disk_space("token stores and tables of examples need about", data_dir, needed, taken or {}, "--data_dir")
 
 
 # Labelled examples

@@ -97,8 +97,9 @@ def test_confusions_and_worst_examples_are_those_of_the_predictions(data, workdi
     correct = sum(one["label"] == one["prediction"]["label"] for one in found)
     assert sum(data.results.confusion.row(name)[i] for i, name in enumerate(LABELS)) == correct
     worst = min(found, key=lambda one: one["prediction"]["probabilities"][one["label"]])
-    assert data.results.worst[0].texts["text"] == worst["text"] and len(data.results.worst) == results.WORST
-    assert data.results.worst[0].gold.startswith(worst["label"])
+    texts, gold, _ = data.results.worst[0]
+    assert texts["text"] == worst["text"] and len(data.results.worst) == results.WORST
+    assert gold.startswith(worst["label"])
 
 
 @pytest.mark.parametrize(("accuracy", "interval", "mark", "text"), [

@@ -82,14 +82,6 @@ class ResultsFile(TypedDict, total=False):
     comparison: list[Any]
 
 
-class Example(NamedTuple):
-    """A validation example: its texts by field, shortened, its target and its prediction."""
-
-    texts: Mapping[str, str]
-    gold: str
-    predicted: str
-
-
 class Confusion(NamedTuple):
     """The confusion table: how often a class was predicted for examples of another."""
 
@@ -111,7 +103,8 @@ class Results:
     examples: int = 0  # number of validation predictions
     step: int | None = None  # the checkpoint that made these predictions; None where it is not known
     confusion: Confusion = Confusion()
-    worst: Sequence[Example] = ()  # the examples with the largest losses, the largest first
+    # (texts by field, shortened, target, prediction) of the examples with the largest losses, the largest first
+    worst: Sequence[tuple[Mapping[str, str], str, str]] = ()
     texts: Sequence[tuple[str, str]] = ()  # (source or "", text) of the first examples that are a single text
     records: Sequence[Record] = ()  # the first examples
     mixes: Sequence[Mapping[str, Any]] = ()  # a `Mix` for each learned mix of frozen layers
@@ -154,7 +147,7 @@ def read(
     singles = [(texts.get("source", ""), texts["text"]) for _, texts, _ in compared[:TEXTS]
                if texts.keys() - {"source"} == {"text"}]
     return Results(splits, known, best_step, count, step, confusion,
-                       [Example(texts, _shortened(comparison.gold), _shortened(comparison.predicted))
+                       [(texts, _shortened(comparison.gold), _shortened(comparison.predicted))
                         for texts, comparison in worst],
                        singles, [record for record, _, _ in compared[:RECORDS]], mixes, bag)
 
