@@ -359,9 +359,7 @@ def elements(text: str) -> list[str]:
 
 def device_groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
     """Parses the groups of a collective: indices of devices in the order of the mesh."""
-    if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
-        return [[int(n) for n in pair.split(",")] for pair in re.findall(r"(\d+,\d+)", pairs[1] + "}")] or [[0]]
-    if listed := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
+    if listed := re.search(r"(?:source_target_pairs|replica_groups)=\{((?:\{[\d,]*\},?)+)\}", attributes):
         return [[int(n) for n in group.split(",") if n] for group in re.findall(r"\{([\d,]*)\}", listed[1])]
     if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
         return _iota(iota[2], iota[3]).reshape([int(n) for n in iota[1].split(",")])
