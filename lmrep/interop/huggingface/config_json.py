@@ -82,7 +82,10 @@ class ConfigTable:
 
     def __post_init__(self):
         object.__setattr__(self, "keys", COMMON | self.keys)
-        object.__setattr__(self, "module", sys._getframe(2).f_globals["__name__"])  # the family's file, for messages
+        frame = sys._getframe()
+        while frame.f_globals["__name__"] in (__name__, "dataclasses"):
+            frame = frame.f_back
+        object.__setattr__(self, "module", frame.f_globals["__name__"])  # the family's, for messages
 
     @cached_property
     def record(self) -> type:
