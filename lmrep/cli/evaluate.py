@@ -92,17 +92,18 @@ def run(arguments: Arguments) -> None:
     flags = arguments.flags
     if flags.pairs:
         use_devices_per_core()
+
+    def given(*names: str, prefix: str = "") -> dict[str, Any]:
+        values = {name: getattr(flags, prefix + name) for name in names}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
+
     measured = measure(
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
         ensemble=flags.ensemble,
-        model={name: value for name in ("memory", "clamp", "same_length")
-               if (value := getattr(flags, name)) is not None and value is not False},
-        search={name: value for name in ("beams", "length_penalty", "penalty")
-                if (value := getattr(flags, name)) is not None},
-        pointer={name: value for name in ("window", "weight", "theta")
-                 if (value := getattr(flags, f"pointer_{name}")) is not None})
+        model=given("memory", "clamp", "same_length"), search=given("beams", "length_penalty", "penalty"),
+        pointer=given("window", "weight", "theta", prefix="pointer_"))
     if flags.pairs:
         print(pairs.table(measured.values), flush=True)
     elif measured.values:  # a task has none for examples without targets

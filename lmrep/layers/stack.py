@@ -49,11 +49,6 @@ def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
 
 
-def unstacked(params: Tree, layers: int) -> Tree:
-    """Lays out the parameters of a stack of equal layers, none of them shared, as `specs` does for a list."""
-    return {str(i): jax.tree.map(lambda leaf: leaf[i], params) for i in range(layers)}  # noqa: B023
-
-
 Layer = Callable[[Tree, Array, Any], tuple[Array, Any]]  # (parameters, x, slice of `inputs`) -> (x, collected)
 
 

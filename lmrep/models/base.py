@@ -310,6 +310,11 @@ def with_gates(model: Model, gates: Array) -> Model:
     return model._replace(encode=encode)
 
 
+def token_table(params: Tree, key: Array | None = None) -> Array:
+    """Returns the token table [v, e] of a network, without dropout, for a tied softmax."""
+    return params["embedding"]["token"]
+
+
 def check_heads(model: Model, subject: str) -> None:
     """Raises UserError where the heads of `model` cannot be gated; messages start with `subject`."""
     if not model.heads.number:

@@ -33,6 +33,7 @@ from lmrep.models.base import (
     Output,
     State,
     check_inputs,
+    token_table,
 )
 from lmrep.models.sizes import Sizes
 
@@ -98,7 +99,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -
         max_length=c.max_length,
         inputs=(INPUTS if both else INPUTS - {"backward"}) | {"tokens", reads},
         conditions_on=frozenset({Context.BOTH, Context.EACH_SIDE} if both else {Context.LEFT, Context.EACH_SIDE}),
-        output=Output(c.width, output_embedding if c.tied else None, directions=len(c.names)),
+        output=Output(c.width, token_table if c.tied else None, directions=len(c.names)),
         state=State(partial(initial_state, c=c)),
         head_style=HeadStyle("tanh", init=normal(c.width**-0.5), pooling="first" if both else "last"),
         sizes=Sizes(len(c.names) * c.layers * c.cell * (8 * c.width + c.width)),
@@ -198,11 +199,6 @@ def _vectors(params: Tree, layout: Tree, sources: list[Inputs], c: Config, execu
     characters = jnp.concatenate([source.characters for source in sources], 1)
     words = highway_cnn.apply(params, layout, characters, execution.dtype, c.activation)
     return jnp.split(words, len(sources), 1)
-
-
-def output_embedding(params: Tree, key: Array | None = None) -> Array:
-    """Returns the table of words [v, d]."""
-    return params["embedding"]["token"]
 
 
 DEFINITION = ModelDef(

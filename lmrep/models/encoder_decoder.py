@@ -169,7 +169,7 @@ def start_cache(
         return x, attention_layer.heads_first(attention_layer.project_kv(p["cross_attention"], hidden, c.heads))
 
     depth, empty = c.depth[DECODER], jnp.zeros((batch_size, c.heads, length, c.k), execution.dtype)
-    layers = stack.unstacked(params[DECODER]["layers"], depth)
+    layers = {str(i): jax.tree.map(lambda leaf: leaf[i], params[DECODER]["layers"]) for i in range(depth)}  # noqa: B023
     _, projected = _apply_unrolled(run, layers, hidden, [None] * depth, c, execution)
     real = blocks.text_mask(source).segment_ids > 0
     return Cache(layers, [KVCache(empty, empty)] * depth, projected, real, jnp.int32(0))

@@ -38,6 +38,7 @@ from lmrep.models.base import (
     OutputLayer,
     State,
     check_inputs,
+    token_table,
 )
 from lmrep.models.sizes import Sizes
 from lmrep.models.transformer_xl_layers import (
@@ -65,7 +66,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         inputs=input_fields(c),
         conditions_on=frozenset({Context.LEFT} if c.causal else
                                 {Context.LEFT, Context.BOTH, Context.MASKED, Context.ORDER}),
-        output=Output(c.width, output_embedding if c.tied and not c.cutoffs else None,
+        output=Output(c.width, token_table if c.tied and not c.cutoffs else None,
                       output_layer(c) if c.cutoffs else None),
         state=State(partial(initial_memory, c=c) if c.memory else None, c.carried,
                     partial(transformer_xl_cache.start_cache, c=c, execution=execution),
@@ -189,11 +190,6 @@ def _streams(
         return Streams(x, None)
     g = jnp.broadcast_to(params["query"], (*at.shape, c.width))
     return Streams(x, dropout.apply(query_key, g, c.dropout).astype(execution.dtype))
-
-
-def output_embedding(params: Tree, key: Array | None = None) -> Array:
-    """Returns the token table [v, d]."""
-    return params["embedding"]["token"]
 
 
 def output_layer(c: Config) -> OutputLayer:

@@ -20,14 +20,6 @@ POLL_SECONDS = 0.5
 TAIL = 4096  # bytes read from the end of a log
 
 
-class StopSweep(Exception):
-    """The training was stopped by a signal, and the sweep must stop with the same exit code."""
-
-    def __init__(self, exit_code: int):
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-
-
 @contextlib.contextmanager
 def claimed(log: Path) -> Iterator[BinaryIO | None]:
     """Opens and locks the log file of a run for appending. The context gives the file; None if it is locked already.

@@ -41,11 +41,9 @@ def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False)
                 remaining = statistics.fmean(seconds) * (len(todo) - number)
                 time_left = f"; about {duration(remaining)} left" if number < len(todo) else ""
                 print(f"{where}: {describe(directory, plan, trained)}{time_left}", flush=True)
-    except (KeyboardInterrupt, SystemExit) as stop:  # between two runs
+    except (KeyboardInterrupt, SystemExit) as stop:
         code = process.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else process.TERMINATED
         raise _stopped(directory, plan, runs, code) from None
-    except process.StopSweep as stop:
-        raise _stopped(directory, plan, runs, stop.exit_code) from None
 
 
 def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -> Result | None:
@@ -61,7 +59,7 @@ def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -
         ending, stop = process.run(words, log, show)
         write_json(ending_file(directory, run), ending._asdict())
         if stop:
-            raise process.StopSweep(stop)
+            raise KeyboardInterrupt if stop == process.INTERRUPTED else SystemExit
         return result(directory, plan, run)
 
 
