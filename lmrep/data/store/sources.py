@@ -71,20 +71,19 @@ def _common_tokenizer(
     identity = digest([identities, temperature, tokenizers.TOKENIZERS[config.name].rules, keep_whitespace,
                        tokenizers.settings_of_ids(config), scan.TRAINING_SAMPLE])
     directory = remote_cache.local_data_dir(data_dir) / f"tokenizer-{identity[:16]}"
-
-    def train(temporary: pathlib.Path) -> None:
-        progress(f"reading {', '.join(corpus.description for corpus in opened)}")
-        surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
-        sizes = [max(1, survey.characters("train")) for survey in surveys]
-        weights = np.array(mixing_weights([source.weight for source in sources], sizes, temperature))
-        budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
-        progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
-        tokenizers.train(config, lambda: (
-            line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
-            for line in scan.sample(corpus, survey, budget, keep_whitespace, scan.Report(
-                f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress)))).save(temporary)
-
-    if not directory.exists():
-        remote_cache.download_sealed(data_dir, directory.name, progress)
-    return sealed_cache.cached(directory, train, lambda directory: directory, {}, "the tokenizer",
+    if not sealed_cache.find_damage(directory) or (
+            not directory.exists() and remote_cache.download_sealed(data_dir, directory.name, progress)):
+        return directory
+    progress(f"reading {', '.join(corpus.description for corpus in opened)}")
+    surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
+    sizes = [max(1, survey.characters("train")) for survey in surveys]
+    weights = np.array(mixing_weights([source.weight for source in sources], sizes, temperature))
+    budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
+    progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
+    trained = tokenizers.train(config, lambda: (
+        line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
+        for line in scan.sample(corpus, survey, budget, keep_whitespace, scan.Report(
+            f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
+    # Nothing is written before: a corpus that cannot be read leaves no directory.
+    return sealed_cache.cached(directory, trained.save, lambda directory: directory, {}, "the tokenizer",
                                "free some space or choose another --data_dir")
