@@ -115,7 +115,7 @@ def test_stores_and_checkpoints_on_one_disk_are_added(config, tmp_path, monkeypa
     results = []
     monkeypatch.setattr(machine, "checkpoints", lambda *arguments: results.append(check(*arguments)) or results[-1])
     examined(config, tmp_path / "run", tmp_path / "data")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, results[0].value.bytes + 100))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, sum(results[0].value.values()) + 100))
     assert failed(examined(config, tmp_path / "run", tmp_path / "data")).keys() == {"data"}
 
 
