@@ -79,7 +79,7 @@ def test_config_is_refused(network, fields, named):
     ("lstm", {"max_length": 5}, TEXT, {}, "got 6 tokens"),
     ("lstm", {}, TEXT, {"attention": True}, "attention=True"),
     ("bilstm", {}, TEXT, {}, "Inputs.characters"),
-    ("bilstm", {"reads": "words", "max_length": 5}, TEXT, {}, "got 6 words"),
+    ("bilstm", {"reads": "words", "max_length": 5}, TEXT, {}, "got 6 tokens"),
     ("bilstm", {"reads": "words"}, TEXT, {"attention": True}, "attention=True"),
     ("seq2seq_lstm", {}, SOURCE._replace(attention_mask=BOTH), {}, "causal=True"),
     ("seq2seq_lstm", {}, TEXT._replace(attention_mask=CAUSAL), {}, "causal=False"),

@@ -173,7 +173,7 @@ FAULTS = (
           "members = hosts",
           ("tests/planning/test_run_cost.py",)),
     Fault("an energy counter that starts again loses what it had counted", "lmrep/planning/energy.py",
-          "else now + max(self._limit - self._last, 0)", "else now",
+          "else now + max(limit - last, 0)", "else now",
           ("tests/planning/test_energy.py",)),
     # storage
     Fault("the best checkpoint is one of the newest", "lmrep/storage/checkpoints.py",
