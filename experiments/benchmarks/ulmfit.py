@@ -4,10 +4,11 @@
 
 `--imdb` has train, unsup and test.jsonl.gz, a film review a line with `text` and, but for unsup, `label` (pos, neg).
 `--text` is a file of words, a line a document. A language model is trained on it, once for all seeds; then, for each
-seed, one on --target_words words of the reviews of train and unsup from the first model (`stage=target`), and one on
-the same text from random values. Classifiers learn from the same --reviews reviews of train, half of each class, cut
-after --length tokens. The network is that of `experiments/ulmfit.py` with fewer and smaller layers and a smaller
-vocabulary, and with its dropout times --dropout in the language models and --classifier_dropout in the classifiers.
+seed, one on --target_words words of the reviews of train and unsup from the first model (`stage=target`, with
+`recipe=released`, since few steps are too few for the paper's rates), and one on the same text from random values.
+Classifiers learn from the same --reviews reviews of train, half of each class, cut after --length tokens. The network
+is that of `experiments/ulmfit.py` with fewer and smaller layers and a smaller vocabulary, and with its dropout times
+--dropout in the language models and --classifier_dropout in the classifiers.
 
 It prints two tables, and writes them to WORKDIR/stages.md and WORKDIR/parts.md: the error rate in percent on --held_out
 reviews of test at the end of training, mean over the seeds and standard deviation, and the difference from the whole
@@ -123,8 +124,9 @@ def language_model(args, workdir, name, seed):
     """The run of a language model."""
     init = language_model(args, workdir, GENERAL, 0) if name == TARGET else None
     text = args.text if name == GENERAL else workdir / "data/target.txt"
+    stage = f"stage=target,recipe=released,init={init}" if init else "stage=general"
     return train(args, workdir / (name if name == GENERAL else f"{name}-{seed}"), "ulmfit.py",
-                 "data=files,lengths=fixed" + (f",stage=target,init={init}" if init else ",stage=general"), **{
+                 f"data=files,lengths=fixed,{stage}", **{
                      "data.files": text, "data.documents": "line", "data.test": 0.0, "seed": seed,
                      "steps": args.general_steps if name == GENERAL else args.target_steps,
                      "batch_size": args.batch_size, "optimizer.learning_rate": args.language_rate,
@@ -166,24 +168,24 @@ def main():
     parser.add_argument("--text", required=True)
     parser.add_argument("--workdir", required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--reviews", type=int, default=1000, help="labelled reviews")
-    parser.add_argument("--held_out", type=int, default=2000, help="reviews that errors are counted on")
-    parser.add_argument("--target_words", type=int, default=1_500_000)
-    parser.add_argument("--general_steps", type=int, default=700)
-    parser.add_argument("--target_steps", type=int, default=700)
+    parser.add_argument("--reviews", type=int, default=500, help="labelled reviews")
+    parser.add_argument("--held_out", type=int, default=1000, help="reviews that errors are counted on")
+    parser.add_argument("--target_words", type=int, default=1_200_000)
+    parser.add_argument("--general_steps", type=int, default=400)
+    parser.add_argument("--target_steps", type=int, default=500)
     parser.add_argument("--batch_size", type=int, default=32, help="of the language models")
     parser.add_argument("--language_rate", type=float, default=0.01)
     parser.add_argument("--dropout", type=float, default=0.0, help="factor of the language models' dropout")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--embedding", type=int, default=64)
-    parser.add_argument("--words", type=int, default=8000, help="of a vocabulary")
-    parser.add_argument("--epochs", type=float, default=10.0)
-    parser.add_argument("--classifier_batch", type=int, default=32)
-    parser.add_argument("--length", type=int, default=400)
+    parser.add_argument("--words", type=int, default=5000, help="of a vocabulary")
+    parser.add_argument("--epochs", type=float, default=8.0)
+    parser.add_argument("--classifier_batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--rate", type=float, default=0.01, help="of the classifier's head, discriminative")
-    parser.add_argument("--equal_rate", type=float, default=0.001, help="of the classifier, equal for all layers")
-    parser.add_argument("--classifier_dropout", type=float, default=0.5, help="factor of the classifiers' dropout")
+    parser.add_argument("--equal_rate", type=float, default=0.003, help="of the classifier, equal for all layers")
+    parser.add_argument("--classifier_dropout", type=float, default=0.25, help="factor of the classifiers' dropout")
     parser.add_argument("--rows", default=",".join(ROWS), help="rows of the second table, separated by commas")
     parser.add_argument("--data_dir", default="", help="of token stores; default: in --workdir")
     args = parse_flags(parser, seeds=1, reviews=8, held_out=8, target_words=400, general_steps=2, target_steps=2,
