@@ -51,6 +51,11 @@ embedding=128, without dropout.
 
 The perplexity of held-out text falls from 2,046 to 42.
 
+In a short second stage, recipe=released learns more: its rate of the table, where tokens that the first model lacks
+start from the mean vector, is a half. With 2 layers of width 128, 5,000 words and no dropout, 400 steps of 32 x 70
+words of WikiText-2 and then 500 of film reviews at a learning rate of 0.01 give a perplexity of 196.5 on held-out
+reviews with recipe=paper, and 139.9 with recipe=released; 500 steps from random values give 141.7 (one seed).
+
 Choices after the colon:
 
     stage      general; target, after init=WORKDIR of a general model
