@@ -115,6 +115,9 @@ def tiny(words: list[str]) -> list[str]:
     """A documented command line, made as small as its files."""
     words = [SMALLER.get(word, word) for word in words if not word.startswith("--config.budget=")]
     name = words[0]
+    if name == "reproduce" and "--list" not in words:
+        return [*("--seeds=0" if word.startswith("--seeds=") else word for word in words), "--config.steps=2",
+                "--config.batch_size=8", "--config.length=32", "--config.evaluation.examples=8", *QUIET.split()]
     flag = next((word for word in words if word.startswith("--config=")), "")
     config = flag.removeprefix("--config=").removeprefix("experiments/")
     if name not in ("train", "sweep", "doctor", "prepare", "plan", "probe") or not config:

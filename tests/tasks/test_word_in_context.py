@@ -122,8 +122,8 @@ def test_a_run_on_several_devices_learns_predicts_and_writes_its_labels(tmp_path
     run, notes = lmrep.load(tmp_path / "run"), []
     shown = reported.read(tmp_path / "run", run.experiment, [], notes)
     assert shown.examples == 40 and not notes
-    assert all(example.texts.keys() == {"text", "text2", "lemma", "pos"} and "[" in example.texts["text"]
-               for example in shown.worst)
+    assert all(texts.keys() == {"text", "text2", "lemma", "pos"} and "[" in texts["text"]
+               for texts, _, _ in shown.worst)
     one = {"text": "stone", "text2": "tree dog", "span": [0, 5], "span2": [5, 8]}
     glue = {"sentence1": "stone", "sentence2": "tree dog", "start1": 0, "end1": 5, "start2": 5, "end2": 8}
     found = run.predict([one, glue, "w\tN\t0-1\tstone\ttree dog", json.dumps(one), "w\tN\t0-0\tstone\ttree dog"])

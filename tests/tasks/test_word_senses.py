@@ -137,7 +137,7 @@ def test_a_classifier_and_its_vectors_learn_on_several_devices(tmp_path):
         assert len(lines) == 36 and "s1 cat%" in lines[0]
         run, notes = lmrep.load(tmp_path / name), []
         shown = reported.read(tmp_path / name, run.experiment, [], notes)
-        assert shown.examples == 40 and not notes and any(one.predicted == "no answer" for one in shown.worst)
+        assert shown.examples == 40 and not notes and any(predicted == "no answer" for *_, predicted in shown.worst)
         one = {"text": "cat dog", "span": [0, 3], "lemma": "cat"}
         found = run.predict([one, "cat\tNOUN\t0\tcat dog", json.dumps(one), "zebra\tNOUN\t0\tcat dog"])
         assert [each["sense"] for each in found] == ["cat%1"] * 3 + [None]
