@@ -3,11 +3,13 @@
     python experiments/benchmarks/awd_lstm.py --text=wikitext-2/train.txt --valid=wikitext-2/valid.txt --minutes=10 \\
         --workdir=runs/awd_lstm
 
-`--text` and `--valid` are files of words, a line a document. The network is that of `experiments/awd_lstm.py` with
-smaller layers and a smaller vocabulary, and its dropout times --dropout. A short run measures how long a step takes;
-all networks then train for the steps that fit into --minutes, with --seeds seeds each, on the same text. The rows
-without a part are compared with the first training of the whole recipe. The second training has as many steps at most,
-and ends by its rule; where it is no better on the validation text of the run than the first one, the first one counts.
+`--text` and `--valid` are files of words, a line a document; --lines takes the first lines of --text. The network is
+that of `experiments/awd_lstm.py` with smaller layers and a smaller vocabulary, and its dropout times --dropout. A short
+run measures how long a step takes; all networks then train for the steps that fit into --minutes, with --seeds seeds
+each, on the same text. The rows without a part are compared with the first training of the whole recipe. The second
+training has as many steps at most, and ends by its rule; where it is no better on the validation text of the run than
+the first one, the first one counts.
+
 Everything is trained by `lmrep train`, one run after another, in the order of --parts, and a run that is there is not
 trained again: the command continues where it was stopped.
 
@@ -114,14 +116,16 @@ def row(name, scores):
     interval = ""
     if name != FULL:
         more, low, high = paired_interval(scores[name], scores[FULL])
-        interval = f"{more:+.1f} ({low:+.1f} to {high:+.1f})"
+        interval = f"{more:+.1f}" + (f" ({low:+.1f} to {high:+.1f})" if math.isfinite(low) else "")
     paper = ("", "") if part.paper is None else (f"{value:+.1f}" for value in part.paper)
-    return f"| {part.title} | {mean:.1f} ± {deviation:.1f} | {interval} | {' | '.join(paper)} |"
+    spread = f" ± {deviation:.1f}" if len(scores[name]) > 1 else ""
+    return f"| {part.title} | {mean:.1f}{spread} | {interval} | {' | '.join(paper)} |"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", required=True)
+    parser.add_argument("--lines", type=int, default=0, help="of --text; 0: all")
     parser.add_argument("--valid", required=True)
     parser.add_argument("--workdir", required=True)
     parser.add_argument("--minutes", type=float, required=True, help="of a training")
@@ -140,6 +144,10 @@ def main():
                        length=8, batch_size=2)
     workdir = Path(args.workdir).absolute()
     workdir.mkdir(parents=True, exist_ok=True)
+    if args.lines:
+        lines_of_text = Path(args.text).read_text(encoding="utf8").splitlines(keepends=True)[:args.lines]
+        args.text = workdir / "text.txt"
+        args.text.write_text("".join(lines_of_text), encoding="utf8")
     names = list(dict.fromkeys([*args.parts.split(","), FULL]))
     if unknown := [name for name in names if name not in PARTS]:
         raise SystemExit(f"--parts has {', '.join(unknown)}; expected some of {', '.join(PARTS)}")
