@@ -66,6 +66,7 @@ class Claim(NamedTuple):
       rows: {name: row}.
       measure: the number in the table.
       published: what the paper's figures are of, such as "test perplexity, Penn Treebank".
+      cost: what the scale takes with three seeds, such as "20 minutes on two cores".
     """
 
     paper: str
@@ -74,6 +75,7 @@ class Claim(NamedTuple):
     rows: Mapping[str, Row]
     measure: Measure
     published: str = ""
+    cost: str = ""
 
     def run_of(self, name: str) -> str:
         """Returns the name of the run that a row measures."""

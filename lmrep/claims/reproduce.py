@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from lmrep.core.progress import StatusLine, duration
 from lmrep.experiment import checks
 from lmrep.interop import chain as chains
 from lmrep.interop.chain import ChainRun
+from lmrep.storage import workdir
 from lmrep.sweeps import process
 
 SPECIFICATION, RESULTS, TABLE = "claim.json", "results.json", "table.md"
@@ -85,10 +86,8 @@ def reproduce(
     """
     claim = claims.load(file, scale)
     if train:
-        checks.check_writable(directory)
-    per_run = {field if field.partition(".")[0] in claim.runs else f"{name}.{field}": value
-               for field, value in overrides.items()
-               for name in ([""] if field.partition(".")[0] in claim.runs else claim.runs)}
+        _check_directory(directory)
+    per_run = _per_run(overrides, claim.runs)
     runs = {seed: chains.resolve(claim.runs, per_run | {f"{name}.seed": str(seed) for name in claim.runs},
                                  directory / f"seed={seed}", file) for seed in seeds}
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,
@@ -110,6 +109,26 @@ def reproduce(
     return result
 
 
+def _check_directory(directory: Path) -> None:
+    """Raises UserError if a directory cannot hold the runs of a claim."""
+    checks.check_writable(directory)
+    for name, what in ((workdir.CONFIG, "a run"), (workdir.SWEEP, "a sweep")):
+        if (directory / name).exists():
+            raise UserError(f"{directory} holds {what}, not the runs of a claim; give another --workdir")
+
+
+def _per_run(overrides: Mapping[str, str], runs: Collection[str]) -> dict[str, str]:
+    """Returns {NAME.FIELD: value}, in which a field of all runs is a field of each. Raises UserError for a seed."""
+    fields = {}
+    for path, value in overrides.items():
+        name, _, rest = path.partition(".")
+        if path == "seed" or (name in runs and rest == "seed"):
+            raise UserError(f"--config.{path} is given, and --seeds has the seeds of all runs; leave it out, and give "
+                            f"--seeds={value}")
+        fields |= {path: value} if name in runs else {f"{run}.{path}": value for run in runs}
+    return fields
+
+
 def _check_specification(directory: Path, specification: dict[str, Any], train: bool) -> None:
     """Writes what a directory holds, or compares it with what it held before. Raises UserError if that differs."""
     before = json_files.read(dict[str, Any], directory / SPECIFICATION)
@@ -124,31 +143,31 @@ def _check_specification(directory: Path, specification: dict[str, Any], train: 
 
 def _complete(claim: Claim, run: ChainRun, seed: int, flags: Sequence[str], status: StatusLine) -> str:
     """Trains and measures a run as far as that is not done; returns why that failed, or ""."""
-    workdir, title = Path(run.directory), f"seed {seed}, {run.name}"
-    log, ended = Path(f"{workdir}.log"), Path(f"{workdir}.json")
+    directory, title = Path(run.directory), f"seed {seed}, {run.name}"
+    log, ended = Path(f"{directory}.log"), Path(f"{directory}.json")
     show = (lambda line: status.write(f"{title}: {line}")) if status.every < 1 else (lambda line: None)
     with process.claimed(log) as file:
         if file is None:
             print(f"{title}: another process has it", flush=True)
             return ""
-        if not complete(workdir, read_ending(ended)):
+        if not complete(directory, read_ending(ended)):
             fields = [f"--config.{path}={text}" for path, text in run.texts]
             config = f"--config={run.file}{':' * bool(run.argument)}{run.argument}"
-            ending = _run(["train", config, *fields, *flags, f"--workdir={workdir}"], file, show)
+            ending = _run(["train", config, *fields, *flags, f"--workdir={directory}"], file, show)
             write_json(ended, ending._asdict())
-            if ending.exit_code and not complete(workdir, ending):
+            if ending.exit_code and not complete(directory, ending):
                 return f"{title}: {ending.message} (see {log})"
             print(f"{title}: trained in {duration(ending.seconds)}", flush=True)
-        if run.name in map(claim.run_of, claim.rows) and _value(claim, workdir) is None:
+        if run.name in map(claim.run_of, claim.rows) and _value(claim, directory) is None:
             words = [f"--{name}={value}" for name, value in claim.measure.evaluate.items()]
-            ending = _run(["evaluate", *words, *flags, f"--workdir={workdir}"], file, show)
+            ending = _run(["evaluate", *words, *flags, f"--workdir={directory}"], file, show)
             if ending.exit_code:
                 return f"{title}: {ending.message} (see {log})"
-            metrics = json.loads((workdir / "eval.json").read_text(encoding="utf8"))["metrics"]
+            metrics = json.loads((directory / "eval.json").read_text(encoding="utf8"))["metrics"]
             if claim.measure.metric not in metrics:
                 return f"{title}: evaluate gives no {claim.measure.metric}; it gives {', '.join(metrics)}"
-            write_json(Path(f"{workdir}.measured.json"), metrics)
-            print(f"{title}: {claim.measure.title} {_value(claim, workdir):{claim.measure.format}}", flush=True)
+            write_json(Path(f"{directory}.measured.json"), metrics)
+            print(f"{title}: {claim.measure.title} {_value(claim, directory):{claim.measure.format}}", flush=True)
     return ""
 
 
@@ -160,9 +179,9 @@ def _run(words: Sequence[str], log: Any, show: Callable[[str], None]) -> Ending:
     return ending
 
 
-def _value(claim: Claim, workdir: Path) -> float | None:
+def _value(claim: Claim, directory: Path) -> float | None:
     """Returns the measure of a run, in units of the table; None before it is measured."""
-    metrics = json_files.read(dict[str, Any], Path(f"{workdir}.measured.json"))
+    metrics = json_files.read(dict[str, Any], Path(f"{directory}.measured.json"))
     return None if metrics is None else claim.measure.value(float(metrics[claim.measure.metric]))
 
 
@@ -194,6 +213,8 @@ def table(result: Result) -> str:
              "| --- | --- | --- | --- | --- | --- |", *_lines(result), ""]
     if claim.published:
         lines.append(f"The paper's figures: {claim.published}.")
+    if claim.cost:
+        lines.append(f"Three seeds take about {claim.cost}.")
     if claim.comparisons > 1:
         lines.append(f"The {claim.comparisons} intervals hold together (Bonferroni): each has {_level(claim)}.")
     lines += [f"failed: {failure}" for failure in result.failures]

@@ -42,7 +42,8 @@ def run(arguments: Arguments) -> int:
     if flags.list:
         for name, file in claims.installed().items():
             claim = claims.load(file)
-            print(f"{name}: {claim.paper}\n  {claim.statement}")
+            cost = f"\n  three seeds take about {claim.cost}" if claim.cost else ""
+            print(f"{name}: {claim.paper}\n  {claim.statement}{cost}")
         return 0
     if len(arguments.words) + bool(arguments.config_file) != 1:
         raise UserError("lmrep reproduce takes one claim, such as roberta:table1, or --config=FILE.py; lmrep reproduce "

@@ -38,7 +38,7 @@ def get_claim(scale="miniature"):
     return Claim("A paper, table 1", "Low is below high.", {{"low": run(1.0), "high": run(2.0), "same": run(1.0)}},
                  {{"low": Row("a low rate", "high", "below", published=5.0), "high": Row("a high rate", published=7.5),
                   "equal": Row("the same", "low", "above", run="same")}},
-                 Measure("loss", "loss", {{"split": "test"}}, format=".2f"), "perplexity of another text")
+                 Measure("loss", "loss", {{"split": "test"}}, format=".2f"), "perplexity of another text", "a second")
 '''
 
 
@@ -69,7 +69,8 @@ def test_rows_are_trained_measured_and_compared(home):
                  "| a high rate | 2.05 ± 0.07 |  | 7.5 |  |  |",
                  "| +0.00 (+0.00 to +0.00) from a low rate |  |  | not resolved at this scale |"):
         assert line in result.out
-    assert "each has 97.5 %" in result.out and (home / "claim/table.md").read_text() in result.out
+    assert "each has 97.5 %" in result.out and "Three seeds take about a second." in result.out
+    assert (home / "claim/table.md").read_text() in result.out
     record = json.loads((home / "claim/results.json").read_text())
     assert record["rows"]["low"]["values"] == {"0": 1.0, "1": 1.1} and record["rows"]["low"]["verdict"] == "reproduced"
 
@@ -106,6 +107,8 @@ def test_a_failed_run_leaves_the_others(home):
 @pytest.mark.parametrize(("flags", "message"), [
     (["--scale=huge"], "scale of the claim is 'huge'; expected one of miniature, paper"),
     (["--config.batch_sizes=3"], "config has no field 'batch_sizes'; did you mean 'batch_size'?"),
+    (["--config.seed=1"], "--config.seed is given, and --seeds has the seeds of all runs"),
+    (["--config.high.seed=1"], "--config.high.seed is given"), (["--config.steps.seed=1"], "has no fields"),
     (["--show"], "there are no runs of a claim in"), (["--budget=soon"], "--budget is 'soon'")])
 def test_refusals(home, flags, message):
     result = run(home, *flags)
@@ -117,6 +120,15 @@ def test_other_settings_need_another_workdir(home):
     assert run(home, "--seeds=0").code == 0
     result = run(home, "--seeds=0", "--config.batch_size=4")
     assert result.code == 2 and "holds runs of a claim with other overrides; give another --workdir" in result.err
+
+
+@pytest.mark.parametrize(("name", "what"), [("config.json", "a run"), ("sweep.json", "a sweep")])
+def test_the_workdir_of_something_else_is_refused(home, name, what):
+    (home / "claim").mkdir()
+    (home / "claim" / name).write_text("{}")
+    result = run(home)
+    assert result.code == 2 and f"claim holds {what}, not the runs of a claim" in result.err, result
+    assert [path.name for path in (home / "claim").iterdir()] == [name]
 
 
 @pytest.mark.parametrize(("before", "after", "message"), [

@@ -239,7 +239,7 @@ FAULTS = (
           "(1 - CONFIDENCE) / comparisons / 2", "(1 - CONFIDENCE) / 2",
           ("tests/claims/test_statistics.py",)),
     Fault("a claim is measured anew after each start", "lmrep/claims/reproduce.py",
-          "and _value(claim, workdir) is None:", "and True:",
+          "and _value(claim, directory) is None:", "and True:",
           ("tests/claims/test_reproduce.py",)),
     # sweeps
     Fault("a sweep trains failed runs again without --retry", "lmrep/sweeps/runs.py",
