@@ -16,9 +16,9 @@ without it, has dropout on the vectors of words alone, and multiplies the rate b
 marks are words, unknown words are <unk>, the softmax is full, the table is not normalized, the whole gradient is
 clipped, dropout acts on the output too, and the rate decays linearly. recipe=paper has this optimizer too. Summaries
 report that the paper clips cells, at a value that they do not give: 3.0 in recipe=paper is ours, and ELMo's.
-recipe=released clips none. Clipping is not enough where Adam first teaches the state the frequencies of words: a small
-language model without a bias of the output layer, as here, had 89 % of its cells at the limit, and a classifier from it
-did not learn (docs/results/transfer.md).
+recipe=released clips none. The softmax of the code has a bias. Here it starts at the logarithm of the frequency of
+each word: without that, Adam first teaches the state these frequencies, which saturates the cells of a small network,
+and a classifier from it does not learn (docs/results/transfer.md).
 
     recipe    embedding  width  batch    steps
     paper           512   1024    128  500,000
@@ -75,6 +75,7 @@ def get_config(argument=""):
     config.optimizer.learning_rate = 1e-3
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.0})
     if chosen.preset == "lstm":
+        config.objective.unigram_bias = True
         config.tokenizer.update({"name": "words_text", "lowercase": False, "vocab_size": 86_934,
                                  "unknown": chosen.unknown})
         config.model.update({"width": 1024, "embedding": 256 if released else 512, "tied": False, "dropout": 0.5,

@@ -22,6 +22,7 @@ them. Time: a pretraining takes about as long as four classifiers.
 import argparse
 import gzip
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,8 +136,9 @@ def line(name, scores):
     interval = ""
     if name != "scratch":
         more, low, high = paired_interval(scores[name], scores["scratch"])
-        interval = f"{more:+.1f} ({low:+.1f} to {high:+.1f})"
-    return f"| {ROWS[name].title} | {mean:.1f} ± {deviation:.1f} | {interval} | {ROWS[name].paper} |"
+        interval = f"{more:+.1f}" + (f" ({low:+.1f} to {high:+.1f})" if math.isfinite(low) else "")
+    spread = f" ± {deviation:.1f}" if len(scores[name]) > 1 else ""
+    return f"| {ROWS[name].title} | {mean:.1f}{spread} | {interval} | {ROWS[name].paper} |"
 
 
 def main():

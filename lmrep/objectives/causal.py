@@ -38,12 +38,14 @@ class Config:
                         choices=("table", "transform"))
     bias: bool = setting(False, "whether the table has a bias of each token (Transformer-XL); that of head=transform "
                          "always has one")
+    unigram_bias: bool = setting(False, "whether such a bias starts at the logarithm of the frequency of each token, so "
+                                 "that the network need not learn frequencies first")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Builds the objective, which predicts each token from the tokens before it."""
     check_context(model, Context.LEFT, "objective 'causal'")
-    head = specs(c, model)
+    head = specs(c, model, vocabulary)
     return Objective(
         name="causal",
         # No empty tree: a checkpoint would not restore it.
@@ -65,13 +67,24 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     )
 
 
-def specs(c: Config, model: Model) -> Tree:
-    """Declares the head: a projection if the table's width is not the network's, and a table if none is tied."""
+def specs(c: Config, model: Model, vocabulary: Vocabulary | None = None) -> Tree:
+    """Declares the head: a projection if the table's width is not the network's, a bias if `c` has one, and a table if
+    none is tied. `vocabulary` is that of `c.unigram_bias`."""
     e, init, output = model.output.width, model.head_style.init, output_layer(model).specs
     if c.head == "transform":
         return lm_head.specs(model.width, e, model.vocab_size, init) | output
     project = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), init)}
-    return project | ({"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)} if c.bias else {}) | output
+    start = partial(unigram_logits, counts=vocabulary.counts) if c.unigram_bias else zeros
+    bias = {"bias": ParamSpec((model.vocab_size,), ("vocab",), start)} if c.bias or c.unigram_bias else {}
+    return project | bias | output
+
+
+def unigram_logits(key: Array, shape: tuple[int, ...], *, counts: np.ndarray) -> Array:
+    """Returns the logarithm of the frequency of each token, float32 `shape`, given their `counts` in the training text,
+    of which those of 0 count as 1: all the same if they are unknown."""
+    counts = np.maximum(counts, 1)
+    logits = np.log(counts / counts.sum())
+    return jnp.asarray(np.pad(logits, (0, shape[0] - len(counts)), constant_values=logits.min()), jnp.float32)
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:

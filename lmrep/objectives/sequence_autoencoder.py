@@ -28,15 +28,20 @@ from lmrep.objectives.capabilities import Reconstruct
 from lmrep.objectives.outputs import head_params, normalize_weights, output_layer, sums
 from lmrep.objectives.uses import Uses
 
-HEAD = causal.Config()  # the output layer
-
 
 @dataclass(frozen=True)
 class Config:
-    """How far gradients go back."""
+    """How far gradients go back, and the output layer."""
 
     chunk: int = setting(0, "positions of a chunk, between which no gradient is passed (truncated backpropagation "
                          "through time; Dai and Le: 400). A text of n tokens takes 2 n - 1. 0: never", at_least=0)
+    unigram_bias: bool = setting(False, "whether the output table has a bias of each token that starts at the logarithm "
+                                 "of its frequency")
+
+    @property
+    def output(self) -> causal.Config:
+        """The output layer."""
+        return causal.Config(unigram_bias=self.unigram_bias)
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -44,13 +49,13 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     check_context(model, Context.LEFT, "objective 'sequence_autoencoder'")
     if c.chunk:
         chunks.check_state(model, "config.objective.chunk")
-    head = causal.specs(HEAD, model)
+    head = causal.specs(c.output, model, vocabulary)
     return Objective(
         name="sequence_autoencoder",
         specs={"encoder": model.specs, **({"objective": {"causal": head}} if head else {})},
         prepare=prepare,
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        predict=partial(predict, model=model, size=vocabulary.size),
+        predict=partial(predict, c=c, model=model, size=vocabulary.size),
         terms={"reconstruction_loss": 1.0},
         uses=Uses(Context.LEFT, describe=describe),
     )
@@ -97,12 +102,14 @@ def reconstruct(
     [b, t], correct bool[b, t])."""
     read, writing = twice(batch, model)
     hidden = chunks.encode_all(params["encoder"], read, model, key, c.chunk).hidden
-    hidden = causal.before_table(params, _gather(hidden, writing), model, HEAD)
+    hidden = causal.before_table(params, _gather(hidden, writing), model, c.output)
     return output_layer(model).cross_entropy(
         params["encoder"], head_params(params, "causal"), hidden, batch["tokens"], weights, key)
 
 
-def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 50) -> dict[str, Array]:
+def predict(
+    params: Tree, batch: Batch, *, c: Config, model: Model, size: int, k: int = 50
+) -> dict[str, Array]:
     """Writes each text again: `generated` i32[b, k], always the most probable of the `size` tokens after those before
     it. Every token takes a pass over the text, so that any network will do. Raises UserError if the network has too
     few positions."""
@@ -117,7 +124,7 @@ def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 50)
         read = {"tokens": tokens, "segment_ids": (jnp.arange(t + k) < n + i).astype(jnp.int32)}
         inputs = model_inputs(model, read, conditions_on=Context.LEFT)
         hidden = model.encode(params["encoder"], inputs, at=n - 1 + i).hidden
-        logits = causal.next_token_logits(params, hidden, model=model, c=HEAD)
+        logits = causal.next_token_logits(params, hidden, model=model, c=c.output)
         return tokens.at[row, n + i].set(logits[..., :size].argmax(-1).astype(tokens.dtype))
 
     tokens = jax.lax.fori_loop(0, k, write, jnp.pad(batch["tokens"], ((0, 0), (0, k))))
