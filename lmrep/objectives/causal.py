@@ -38,8 +38,8 @@ class Config:
                         choices=("table", "transform"))
     bias: bool = setting(False, "whether the table has a bias of each token (Transformer-XL); that of head=transform "
                          "always has one")
-    unigram_bias: bool = setting(False, "whether such a bias starts at the logarithm of the frequency of each token, so "
-                                 "that the network need not learn frequencies first")
+    unigram_bias: bool = setting(False, "whether there is such a bias, which starts at the logarithm of each token's "
+                                 "frequency: the network need not learn frequencies first")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -70,13 +70,15 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def specs(c: Config, model: Model, vocabulary: Vocabulary | None = None) -> Tree:
     """Declares the head: a projection if the table's width is not the network's, a bias if `c` has one, and a table if
     none is tied. `vocabulary` is that of `c.unigram_bias`."""
-    e, init, output = model.output.width, model.head_style.init, output_layer(model).specs
+    e, init = model.output.width, model.head_style.init
     if c.head == "transform":
-        return lm_head.specs(model.width, e, model.vocab_size, init) | output
-    project = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), init)}
-    start = partial(unigram_logits, counts=vocabulary.counts) if c.unigram_bias else zeros
-    bias = {"bias": ParamSpec((model.vocab_size,), ("vocab",), start)} if c.bias or c.unigram_bias else {}
-    return project | bias | output
+        head = lm_head.specs(model.width, e, model.vocab_size, init)
+    else:
+        head = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), init)}
+    if c.bias or c.unigram_bias:
+        start = partial(unigram_logits, counts=vocabulary.counts) if c.unigram_bias else zeros
+        head |= {"bias": ParamSpec((model.vocab_size,), ("vocab",), start)}
+    return head | output_layer(model).specs
 
 
 def unigram_logits(key: Array, shape: tuple[int, ...], *, counts: np.ndarray) -> Array:

@@ -35,8 +35,8 @@ class Config:
 
     chunk: int = setting(0, "positions of a chunk, between which no gradient is passed (truncated backpropagation "
                          "through time; Dai and Le: 400). A text of n tokens takes 2 n - 1. 0: never", at_least=0)
-    unigram_bias: bool = setting(False, "whether the output table has a bias of each token that starts at the logarithm "
-                                 "of its frequency")
+    unigram_bias: bool = setting(False, "whether the output table has a bias of each token, which starts at the "
+                                 "logarithm of its frequency")
 
     @property
     def output(self) -> causal.Config:

@@ -9,7 +9,7 @@ from scipy.special import expit, log_softmax
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import awd_lstm, lstm, transformer
 from lmrep.models.base import Context, model_inputs
-from lmrep.objectives import sequence_autoencoder
+from lmrep.objectives import causal, sequence_autoencoder
 from lmrep.objectives.base import Carry, Keys
 from lmrep.objectives.capabilities import Reconstruct
 from lmrep.objectives.outputs import with_network_losses
@@ -55,6 +55,18 @@ def numpy_loss(params, text):
         if i >= n - 1:
             nll.append(-log_softmax(p["objective"]["causal"]["output"] @ h)[text[i - n + 1]])
     return nll
+
+
+@pytest.mark.parametrize("objective", [sequence_autoencoder, causal])
+def test_the_bias_starts_at_the_frequencies_of_tokens(objective):
+    """Unseen tokens, and the padding of the table, count as one; without counts, all tokens have the same logit."""
+    model, _, _ = build()
+    bias = objective.build(objective.Config(unigram_bias=True), model, VOCABULARY).specs["objective"]["causal"]["bias"]
+    counts = np.maximum(VOCABULARY.counts, 1)
+    np.testing.assert_allclose(bias.init(jax.random.key(0), bias.shape), np.log(counts / counts.sum()), rtol=1e-6)
+    padded = causal.unigram_logits(None, (V + 2,), counts=VOCABULARY.counts)
+    np.testing.assert_allclose(padded[-2:], np.log(1 / counts.sum()), rtol=1e-6)
+    np.testing.assert_allclose(causal.unigram_logits(None, (V,), counts=np.zeros(V, int)), np.log(1 / V), rtol=1e-6)
 
 
 @pytest.mark.parametrize("chunk", [0, 4])
