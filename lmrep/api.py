@@ -149,8 +149,9 @@ def train(
     with remote_workdir.training(url) if url else contextlib.nullcontext() as there:
         directory, open_checkpoints = (there.directory, there.checkpoints) if url else (
             Path(as_path(directory)), Checkpoints)
-        checkpoints = open_checkpoints(directory / "checkpoints", experiment.checkpoint.keep,
-                                       experiment.checkpoint.keep_best, experiments.best_direction(experiment))
+        saving = experiment.checkpoint
+        checkpoints = open_checkpoints(directory / "checkpoints", saving.keep, saving.keep_best,
+                                       experiments.best_direction(experiment), saving.steps)
         if experiment.steps == UNKNOWN_STEPS:
             experiment = budget.with_record(experiment, directory, checkpoints.steps())
         with agreement():  # what can be refused is refused before the first write, by all processes or none

@@ -55,7 +55,7 @@ def embed(
 
 
 def inspect(
-    source: Mapping[str, Any] | str | os.PathLike, *, split: str = "train", examples: int = 5,
+    source: Mapping[str, Any] | str | os.PathLike, *, split: str = "train", examples: int = 5, step: int | None = None,
     data_dir: str | os.PathLike | None = None, **overrides: Any,
 ) -> str:
     """Describes the data that a model is trained on, with examples as the model gets them, as `lmrep inspect` does.
@@ -64,11 +64,13 @@ def inspect(
       source: the workdir of a run, or a config as `train` takes it.
       split: of the examples: "train", "validation" or "test".
       examples: how many.
+      step: of pretraining, whose examples are shown in place of the first ones; None for these.
       data_dir: the directory of token stores; by default $LMREP_DATA_DIR or ~/.cache/lmrep.
       **overrides: fields of a config.
 
     Raises:
-      UserError: there is no such split, or the config is invalid; a workdir was converted, or is given with overrides.
+      UserError: there is no such split or step, or the config is invalid; a workdir was converted, or is given with
+        overrides.
     """
     directory = as_path(source) if isinstance(source, str | os.PathLike) else ""
     if directory and (remote.as_url(directory) or Path(directory).is_dir()):
@@ -83,7 +85,7 @@ def inspect(
         experiment = dataclasses.replace(experiment, tokenizer=experiments.own_tokenizer(path, experiment))
     else:
         experiment = experiments.parse(config_of(source, overrides))
-    return inspection.report(experiment, Path(as_path(data_dir or default_data_dir())), split, examples)
+    return inspection.report(experiment, Path(as_path(data_dir or default_data_dir())), split, examples, step)
 
 
 def report(

@@ -177,6 +177,40 @@ def test_inspection_of_a_run_and_of_its_config_are_the_same(home, run):
         lmrep.inspect(home / "run", steps=3)
 
 
+def test_inspection_shows_what_a_step_reads(home, run, monkeypatch):
+    """The examples that the loop reads for a step, with the masks of its update; those of the first step are the first
+    ones of the stage. `batch` is what the compiled step gets, and `prepare_keys` what it calls."""
+    from lmrep.experiment import inspection
+    from lmrep.training import loop
+
+    read = {}
+    compiled = loop.compiled_train_step
+
+    def recording(*args):
+        step_fn = compiled(*args)
+
+        def step(state, batch, *more):
+            read[int(state.step) + 1] = [*np.asarray(batch["example"])], np.asarray(batch["tokens"])
+            return step_fn(state, batch, *more)
+        return step
+
+    monkeypatch.setattr(loop, "compiled_train_step", recording)
+    lmrep.train(config(home), home / "again", data_dir=home / "data")
+    shown = []
+    gather = inspection.loader.gather
+    monkeypatch.setattr(inspection.loader, "gather", lambda plan, numbers: shown.append(
+        ([*numbers], (batch := gather(plan, numbers))["tokens"])) or batch)
+    for number in (1, 3):
+        text = lmrep.inspect(home / "run", examples=2, step=number, data_dir=home / "data")
+        assert f"Step {number}, of stage main" in text and text.count("\nExample ") == 2
+        assert shown[-1][0] == read[number][0]
+        np.testing.assert_array_equal(shown[-1][1], read[number][1])
+    first = lmrep.inspect(home / "run", examples=2, step=1, data_dir=home / "data").partition("\n\n")[2]
+    assert first in lmrep.inspect(home / "run", examples=2, data_dir=home / "data")
+    with pytest.raises(UserError, match="step is 0; expected a step of pretraining from 1 to"):
+        lmrep.inspect(home / "run", step=0, data_dir=home / "data")
+
+
 def test_sweeps_need_a_config_file(home, tmp_path):
     with pytest.raises(UserError, match="config is a config in memory, and the runs of a sweep are processes"):
         lmrep.sweep(config(home), tmp_path / "sweep", grid={"batch_size": [8, 16]})

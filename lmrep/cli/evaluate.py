@@ -31,12 +31,14 @@ the published figures of GPT-2 leave out: Salazar et al., 2020); the pseudo-log-
 masks; for one that detects replaced tokens, the sum of the log probabilities that each token is original."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lmrep.cli.arguments import DATA_DIR, ENSEMBLE, STEP, Arguments, Flag
 from lmrep.config.record import Bounds
-from lmrep.core.messages import show_messages
+from lmrep.core.errors import UserError
+from lmrep.core.messages import aligned, show_messages
 from lmrep.core.paths import as_path, as_paths
 
 FLAGS = {
@@ -76,6 +78,8 @@ FLAGS = {
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
                 "and Ivanova, 2023); log_probability: from left to right (XLNet)"),
     "step": STEP,
+    "checkpoints": Flag("", "all: evaluate every checkpoint of the run, and print a table with a row for each; "
+                        "checkpoint.steps says which a run keeps"),
     "data_dir": DATA_DIR,
 }
 
@@ -87,6 +91,7 @@ def run(arguments: Arguments) -> None:
     from lmrep.core.host import use_devices_per_core
     from lmrep.inference import pairs
     from lmrep.inference.evaluate import measure
+    from lmrep.storage import remote_workdir
 
     show_messages()
     flags = arguments.flags
@@ -97,18 +102,37 @@ def run(arguments: Arguments) -> None:
         values = {name: getattr(flags, prefix + name) for name in names}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
-    measured = measure(
-        workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
-        step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
+    evaluate = partial(
+        measure, workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
+        files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
         ensemble=flags.ensemble,
         model=given("memory", "clamp", "same_length"), search=given("beams", "length_penalty", "penalty"),
         pointer=given("window", "weight", "theta", prefix="pointer_"))
+    if flags.checkpoints:
+        if flags.checkpoints != "all" or arguments.step is not None:
+            raise UserError(f"--checkpoints is {flags.checkpoints!r}, and --step {flags.step}; expected "
+                            "--checkpoints=all, or --step of one checkpoint")
+        _over_time(evaluate, remote_workdir.saved_steps(workdir))
+        return
+    measured = evaluate(step=arguments.step)
     if flags.pairs:
         print(pairs.table(measured.values), flush=True)
     elif measured.values:  # a task has none for examples without targets
         _print(measured.values, measured.intervals)
     measured.store()
+
+
+def _over_time(evaluate: Callable[..., Any], steps: Sequence[int]) -> None:
+    """Evaluates the checkpoints of `steps`, stores each result, and prints a table of their metrics."""
+    rows: list[list[str]] = []
+    for step in steps:
+        measured = evaluate(step=step)
+        measured.store()
+        numbers = {name: value for name, value in measured.values.items() if isinstance(value, int | float)}
+        rows = rows or [["step", *numbers]]
+        rows.append([f"{step:,}", *(f"{value:,.5g}" for value in numbers.values())])
+    print(aligned(rows, str.rjust), flush=True)
 
 
 def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:

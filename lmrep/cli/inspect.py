@@ -7,6 +7,8 @@ from lmrep.core.messages import show_messages
 
 FLAGS = {
     "examples": Flag(5, "the number of examples"),
+    "step": Flag(None, "show the examples that a step of pretraining reads, with its masks; by default the first ones "
+                 "of each stage", int),
     "split": Flag("train", "train, validation or test"),
     "data_dir": DATA_DIR,
 }
@@ -22,4 +24,5 @@ def run(arguments: Arguments) -> None:
 
     show_messages()
     flags = arguments.flags
-    print(api.inspect(source, split=flags.split, examples=flags.examples, data_dir=flags.data_dir or None))
+    print(api.inspect(source, split=flags.split, examples=flags.examples, step=flags.step,
+                      data_dir=flags.data_dir or None))

@@ -143,7 +143,7 @@ def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShape
     """Checks that checkpoints fit on the workdir's disk. The value is as of `disk_space`."""
     config = experiment.checkpoint
     size = max(trial.checkpoint_size(saved(stage.state)) for stage in stages)
-    number = config.keep + config.keep_best + 1  # one is being saved while the others exist
+    number = config.keep + config.keep_best + len(config.steps) + 1  # one is being saved while the others exist
     existing = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(size, number * size - existing)
     subject = f"up to {number} checkpoints of {byte_size(size)} need"

@@ -30,6 +30,7 @@ from lmrep.experiment.record import UNKNOWN_STEPS, Data
 from lmrep.objectives.base import Objective
 from lmrep.optimizers.parameters import matches
 from lmrep.tasks import TASKS
+from lmrep.training.stages import locate_stage
 from lmrep.training.step import prepare_keys
 
 LABELS = 12  # values of a target that are listed
@@ -38,19 +39,25 @@ STORED = 50  # in `label_statistics`
 log = logging.getLogger(__name__)
 
 
-def report(experiment: Experiment, data_dir: Path, split: str = "train", examples: int = 5) -> str:
+def report(
+    experiment: Experiment, data_dir: Path, split: str = "train", examples: int = 5, step: int | None = None
+) -> str:
     """Describes the corpus, the tokenizer and the examples of each stage, and shows the first `examples` of `split` as
-    the model gets them.
+    the model gets them. With a `step` of pretraining, shows instead the first `examples` of what that step reads.
 
     Raises:
-      UserError: there is no such split, or parts of the experiment do not fit each other or the data.
+      UserError: there is no such split or step, or parts of the experiment do not fit each other or the data.
     """
     if examples < 0:
         raise UserError(f"examples is {examples}; expected at least 0")
+    if step is not None and (experiment.labelled or split != "train" or not 1 <= step <= experiment.steps):
+        raise UserError(f"step is {step}; expected a step of pretraining from 1 to {experiment.steps:,}, and the split "
+                        "train")
     data = build.prepare_data(experiment, data_dir, log.info)
     if split not in data.splits:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(data.splits)}")
-    sections = _labelled(data, split, examples) if data.records else _text(data, data_dir, split, examples)
+    sections = (_labelled(data, split, examples) if data.records else _of_step(data, data_dir, examples, step) if step
+                else _text(data, data_dir, split, examples))
     return "\n\n".join(filter(None, sections))
 
 
@@ -68,10 +75,24 @@ def _text(data: Data, data_dir: Path, split: str, examples: int) -> list[str]:
         if isinstance(plan, Mixture) and stage.steps < UNKNOWN_STEPS:
             sections.append(_sources(plan, stage.steps * stage.batch_size))
         objective = build.objective(stage, model, prepared.tokenizer.vocabulary, parts)
-        sections += _examples(experiment, stage, plan, objective, prepared, examples)
+        positions = np.arange(min(examples, plan.examples))
+        sections += _examples(experiment, stage, plan, objective, prepared, positions, 0)
     if len(stages) > 1:
         sections.append(f"All stages: {experiment.steps:,} steps, {passes:,.2f} epochs of the {split} split")
     return [*sections, *frozen.describe(parts)]
+
+
+def _of_step(data: Data, data_dir: Path, examples: int, step: int) -> list[str]:
+    """Shows the first `examples` of the batch of a step, as far as no fault has made the run skip batches before it."""
+    experiment, prepared, stages = data.experiment, data.corpus, experiments.resolve_stages(data.experiment)
+    index, begin = locate_stage(stages, step - 1)
+    stage, parts = stages[index], frozen.load(experiment, prepared.tokenizer.tokens, values=False)
+    model = experiments.build_model(experiment, prepared.tokenizer.size)
+    objective = build.objective(stage, model, prepared.tokenizer.vocabulary, parts)
+    plan = build.plan(stage, prepared.stores["train"], experiment.seed, data_dir)
+    positions = (step - 1 - begin) * stage.batch_size + np.arange(stage.batch_size)
+    return [f"Step {step:,}, of stage {stage.name}: {stage.batch_size} examples",
+            *_examples(experiment, stage, plan, objective, prepared, positions, step - 1)[:examples]]
 
 
 def _stage(stage: StagePlan, plan: Dataset) -> str:
@@ -86,16 +107,16 @@ def _stage(stage: StagePlan, plan: Dataset) -> str:
 
 def _examples(
     experiment: Experiment, stage: StagePlan, plan: Dataset, objective: Objective, prepared: Prepared,
-    number: int,
+    positions: np.ndarray, updates: int,
 ) -> list[str]:
-    """Describes the first `number` examples of a stage, as its objective prepares them."""
-    numbers = plan.numbers(np.arange(min(number, plan.examples)), stage.batch_size, experiment.seed)
+    """Describes the examples at some `positions` of a stage, as its objective prepares them after so many `updates`."""
+    numbers = plan.numbers(positions, stage.batch_size, experiment.seed)
     numbers = numbers[numbers >= 0]
     if not len(numbers):
         return []
     batch = loader.gather(plan, numbers)
     batch = jax.device_get(jax.jit(lambda batch: objective.prepare(
-        prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))(batch))
+        prepare_keys(objective, batch, experiment.seed, np.int32(updates)), batch))(batch))
     texts = objective.uses.describe(batch, prepared.tokenizer)
     texts = ["\n".join(textwrap.fill(line, 110) for line in text.split("\n")) for text in texts]
     return [f"Example {i:,}:\n" + textwrap.indent(text, "  ") for i, text in zip(numbers, texts, strict=True)]

@@ -22,7 +22,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,17 @@ class Checkpoints:
       keep: number of the newest checkpoints to keep, at least 1.
       keep_best: number of the checkpoints with the best scores to keep in addition.
       best: whether the best score is the "min" or the "max".
+      always: steps to keep in addition.
     """
 
     _shared = True  # whether all processes share the directory
 
-    def __init__(self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min"):
+    def __init__(self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min",
+                 always: Collection[int] = ()):
         self.directory = Path(directory).absolute()
         self._name = str(self.directory)  # for messages
         self._keep, self._keep_best, self._sign = keep, keep_best, 1 if best == "min" else -1
+        self._always = frozenset(always)
         self._orbax = orbax.checkpointer(self._shared)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future | None = None
@@ -216,11 +219,11 @@ class Checkpoints:
         return (self.directory / str(step)).rename(removed)
 
     def _delete_old(self, step: int) -> None:
-        """Deletes the checkpoints that `keep` and `keep_best` exclude, once `step` is complete. Later checkpoints are
-        ignored: they were damaged when this run resumed."""
+        """Deletes the checkpoints that `keep`, `keep_best` and `always` exclude, once `step` is complete. Later ones
+        are ignored: they were damaged when this run resumed."""
         steps = [s for s in self.steps() if s <= step]
         retained = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]
-        for old in set(steps) - set(retained):
+        for old in set(steps) - set(retained) - self._always:
             self._remove_step(old)
 
     def _unfinished(self, step: int) -> Path:

@@ -20,7 +20,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 
@@ -67,7 +67,7 @@ class RemoteCheckpoints(Checkpoints):
     Args:
       directory: the local directory of this process, for uploads and downloads; a single process also keeps copies of
         checkpoints there.
-      keep, keep_best, best: as for `Checkpoints`.
+      keep, keep_best, best, always: as for `Checkpoints`.
       store: the store of the run.
       lease: the lease of the run; None to read only.
       upload_logs: called by process 0 before a checkpoint becomes complete, to upload the logs up to it.
@@ -77,10 +77,11 @@ class RemoteCheckpoints(Checkpoints):
     _shared = False
 
     def __init__(
-        self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min", *, store: Store,
-        lease: Lease | None = None, upload_logs: Callable[[], None] = lambda: None, reuse: Path | None = None,
+        self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min",
+        always: Collection[int] = (), *, store: Store, lease: Lease | None = None,
+        upload_logs: Callable[[], None] = lambda: None, reuse: Path | None = None,
     ):
-        super().__init__(directory, keep, keep_best, best)
+        super().__init__(directory, keep, keep_best, best, always)
         self._best, self._store, self._lease, self._upload_logs = best, store, lease, upload_logs
         self._name, self._reuse = f"{store.url}/{CHECKPOINTS}", reuse
 

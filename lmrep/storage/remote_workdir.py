@@ -37,7 +37,7 @@ from lmrep.core.remote import Store
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.storage import workdir
-from lmrep.storage.checkpoints import UNFINISHED
+from lmrep.storage.checkpoints import UNFINISHED, Checkpoints
 from lmrep.storage.lease import LEASE, Lease, LeaseLost
 from lmrep.storage.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints, complete_steps
 from lmrep.storage.workdir import CONFIG
@@ -111,6 +111,18 @@ def is_published(config: bytes) -> bool:
         return "model_type" in loads(config)
     except (InvalidJSON, TypeError):
         return False
+
+
+def saved_steps(directory: str | os.PathLike) -> list[int]:
+    """Returns the steps of the checkpoints in a workdir, which may be remote. Raises UserError if there are none."""
+    if url := remote.as_url(directory):
+        steps = complete_steps(open_store(url).names())
+    else:
+        with contextlib.closing(Checkpoints(Path(directory) / CHECKPOINTS)) as checkpoints:
+            steps = checkpoints.steps()
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
+    return steps
 
 
 def _download_checkpoint(store: Store, local: Path, available: list[int], step: int | None) -> None:

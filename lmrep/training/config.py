@@ -16,6 +16,8 @@ class CheckpointConfig:
     keep: int = setting(3, "number of newest checkpoints to keep", at_least=1)
     keep_best: int = setting(1, "number of best checkpoints to keep in addition; 0: none, and no extra checkpoint is "
                              "saved for the best validation", at_least=0)
+    steps: tuple[int, ...] = setting((), "further steps whose checkpoints are saved and always kept, such as "
+                                     "(0, 1, 2, 4, 8, 16), to study how a network learns")
     best: str = setting("loss", "the validation metric that compares checkpoints, minimized or maximized as the metric "
                         "defines; only a checkpoint whose step validates has a value; empty: the first of "
                         "objective.metrics, for a task")

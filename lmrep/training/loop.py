@@ -153,6 +153,9 @@ class Trainer:
         self._rate_scale = plateau.scale(state.opt_state)
         if first >= end or self._reason_to_end(index, state):
             return state
+        saving = self._config.checkpoint
+        if first == 0 and 0 in saving.steps:
+            self._save(0, state)
         self._watch.mark(f"{COMPILING} stage {stage.name!r}")
         for step, batch in enumerate(self._batches(index, first), first + 1):
             self._current = stage, batch["segment_ids"].shape[1]
@@ -172,8 +175,8 @@ class Trainer:
                 log.info("%s: training ends at step %s of %s", over, f"{step:,}", f"{self._ends[-1]:,}")
                 if step % self._config.log.every and step != self._ends[-1]:
                     self._log(step, index)  # the metrics since the last line
-            if step == end or over or stopping or step % self._config.checkpoint.every == 0 or (
-                    self._config.checkpoint.keep_best and self._is_best(step)):
+            if (step == end or over or stopping or step % saving.every == 0 or step in saving.steps
+                    or (saving.keep_best and self._is_best(step))):
                 self._save(step, state)
             if over:
                 break

@@ -284,6 +284,30 @@ def test_evaluate_prints_what_it_writes(home):
     assert small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data").out == result.out
 
 
+def test_checkpoints_of_further_steps_are_kept_and_evaluated(home, tmp_path):
+    """The network before training and after powers of two, whatever `keep` says; stopped and continued likewise."""
+    flags = ["--config.steps=6", "--config.checkpoint.keep=1", "--config.checkpoint.keep_best=0",
+             "--config.checkpoint.steps=(0,1,2,4)", "--config.checkpoint.every=3", "--config.log.report=false"]
+    assert small.command(*train(home, tmp_path / "run", *flags)).code == 0
+    saved = sorted(int(folder.name) for folder in (tmp_path / "run/checkpoints").iterdir())
+    assert saved == [0, 1, 2, 4, 6]
+    again = small.interrupted(tmp_path / "run", tmp_path / "again")
+    shutil.rmtree(again / "checkpoints/4")
+    assert small.command(*train(home, again, *flags)).code == 0
+    assert small.losses(again) == small.losses(tmp_path / "run")
+    assert sorted(int(folder.name) for folder in (again / "checkpoints").iterdir()) == saved
+    evaluate = ["evaluate", f"--workdir={tmp_path}/run", f"--data_dir={home}/data", "--split=validation"]
+    result = small.command(*evaluate, "--checkpoints=all")
+    head, *rows = (line.split() for line in result.out.splitlines())
+    assert head[0] == "step" and [int(row[0]) for row in rows] == saved
+    validated = {line["step"]: line["loss"] for line in small.lines(tmp_path / "run", "validation")}
+    for step, row in ((0, rows[0]), (6, rows[-1])):
+        assert float(row[head.index("loss")]) == pytest.approx(validated[step], abs=1e-3)
+    stored = [json.loads(line)["step"] for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
+    assert stored == saved
+    refused(small.command(*evaluate, "--checkpoints=all", "--step=2"), "--checkpoints is 'all', and --step 2")
+
+
 def test_predict_reads_texts_from_arguments_or_lines(home):
     texts = ["The [MASK] cat.", "[MASK] red [MASK]"]
     words = small.command("predict", f"--workdir={home}/run", "--k=2", *texts)
