@@ -206,7 +206,8 @@ def _stage(
         train = add_columns(data.splits["train"], stage, frozen)
         held_out = held_out and add_columns(held_out, stage, frozen)
         limit, task = None, task_data.task_of(experiment)  # of validation, as many were read
-        first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
+        numbers = np.array([0, *[-1] * 6])  # more than units of an example: no axis passes for another
+        first = train.gather(numbers, train.batch_length(numbers))
         contracts.check_objective(
             stage.objective_name, lambda: objective(stage, contracts.checked_network(
                 network, experiment.model["name"], experiments.model_def(experiment.model)), vocabulary, frozen),

@@ -81,7 +81,7 @@ def default_config(
     if carried and form.contiguous(form.config()):
         model[carried] = 0 if form.advance(form.config(), 2) == 2 else -1
     if objective in TASKS:
-        fields["checkpoint"]["best"] = TASKS[objective].best
+        fields["checkpoint"]["best"] = contracts.checked_task(objective, TASKS[objective]).best
     return ml_collections.ConfigDict(fields)
 
 

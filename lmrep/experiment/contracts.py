@@ -181,6 +181,9 @@ def _check_specs(what: str, specs: Tree) -> None:
             raise UserError(f"{what}: its parameter {path} has shape {spec.shape} and axes {spec.axes}; expected one "
                             "axis, or None, for each dimension; correct this component")
         _check_names(what, f"its parameter {path} has the axis", filter(None, spec.axes), RULES)
+        if any(not isinstance(size, int | np.integer) for size in spec.shape):
+            raise UserError(f"{what}: its parameter {path} has shape {spec.shape}; expected integers; correct this "
+                            "component")
         if any(size == 0 and axis != "vocab" for size, axis in zip(spec.shape, spec.axes, strict=True)):
             raise UserError(f"{what}: its parameter {path} has shape {spec.shape}, and so no values; correct this "
                             "component")
@@ -188,8 +191,10 @@ def _check_specs(what: str, specs: Tree) -> None:
 
 def checked_network(model: Model, name: str, row: ModelDef) -> Model:
     """Returns `model`, of the row `name`, with an `encode` that is checked when traced: it returns `Encoded`, with
-    states at the positions that were asked for."""
+    states at the positions that were asked for, and a carry of the shapes that it was given. Its generators are checked
+    likewise. Raises UserError if its output table has another shape than its `Output` says."""
     what = described("network", name, row.config)
+    _check_table(what, model, row)
 
     def encode(
         params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, **options: Any
@@ -201,6 +206,10 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
         if encoded.hidden.shape != shape:
             raise UserError(f"{what}: encode returns hidden states of shape {encoded.hidden.shape}; expected {shape} "
                             "(examples, positions, width); correct this component")
+        given, returned = jax.tree.map(jnp.shape, inputs.carry), jax.tree.map(jnp.shape, encoded.carry)
+        if inputs.carry is not None and given != returned:
+            raise UserError(f"{what}: its encode returns a carry of the shapes {returned}; expected those of "
+                            f"`inputs.carry`, {given}; correct this component")
         for name, term in encoded.losses.items():
             if not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ():
                 given = f"NetworkLoss{type_of(tuple(term))}" if isinstance(term, NetworkLoss) else type_of(term)
@@ -208,7 +217,24 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
                                 "scalars and a weight; correct this component")
         return encoded
 
-    return model._replace(encode=encode)
+    def make_generator(fraction: float, layers: int) -> Model:
+        check_build(what, model.make_generator, ("fraction", "layers"), "make_generator")
+        with faults_of(what, row.config):
+            generator = model.make_generator(fraction, layers)
+        check_built(what, generator, Model, "make_generator")
+        return checked_network(generator, name, row)
+
+    return model._replace(encode=encode, make_generator=model.make_generator and make_generator)
+
+
+def _check_table(what: str, model: Model, row: ModelDef) -> None:
+    if model.output.table is None:
+        return
+    with faults_of(what, row.config):
+        table = jax.eval_shape(model.output.table, P.abstract(model.specs))
+    if jnp.shape(table) != (shape := (model.vocab_size, model.output.width)):
+        raise UserError(f"{what}: the table of its Output is {type_of(table)}; expected shape {shape} (vocabulary, "
+                        "width of the Output); correct this component")
 
 
 def check_states(
@@ -228,7 +254,8 @@ def check_states(
     fields = {name: batch[name] for name in ("tokens", "segment_ids", "characters") if name in batch}
     encoded, what = jax.eval_shape(encode, P.abstract(model.specs), fields), described("network", name, row.config)
     shape = fields["tokens"].shape
-    if not encoded.layers or any(jnp.shape(x)[:2] != shape for x in encoded.layers):
+    outputs = encoded.layers if isinstance(encoded.layers, tuple | list) else ()
+    if not outputs or any(jnp.shape(x)[:2] != shape for x in outputs):
         raise UserError(f"{what}: its encode returns the layers {type_of(encoded.layers)}; expected with layers=True "
                         "the output [b, t, d] of the embedding and of each layer; correct this component")
     if layers is not None and len(encoded.layers) != layers + 1:

@@ -304,7 +304,8 @@ class Trainer:
         batches = self._watch.through(stage.validation(evaluator.indices), "validation")
         values = evaluator(params, batches, state.carry.shared)
         if "loss" not in values:
-            raise RunFault(f"validation gives {', '.join(values)} and no loss; correct `score` of the task of this run")
+            raise RunFault(f"validation gives {', '.join(values)} and no loss; correct `score` of the task "
+                           f"{stage.objective.name!r}")
         if not np.isfinite(values["loss"]):
             reason = f"the validation loss is {values['loss']}: an update broke the parameters"
             self._handle_fault(step, index, reason, [], updated=True)

@@ -3,8 +3,10 @@ message names the component and what is wrong."""
 
 import dataclasses
 import inspect
+import re
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import optax
 import pytest
@@ -13,7 +15,7 @@ import lmrep
 from lmrep.config.record import setting
 from lmrep.core.components import component_table
 from lmrep.core.errors import Broken, UserError
-from lmrep.core.params import ParamSpec
+from lmrep.core.params import ParamSpec, abstract
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import Spans
 from lmrep.data.formats.plans import table
@@ -21,7 +23,7 @@ from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import contracts
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded, Heads, ModelDef, NetworkLoss
+from lmrep.models.base import Encoded, Heads, Inputs, ModelDef, NetworkLoss, Output
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES, read_config
 from lmrep.tasks import TASKS, networks
@@ -173,6 +175,15 @@ BROKEN = {
     "encode returns layers of another shape": (
         network(lambda encoded: encoded._replace(layers=tuple(x[0] for x in encoded.layers or ()))), "convolution",
         "its encode returns the layers ("),
+    "encode returns layers as one array": (
+        network(lambda encoded: encoded._replace(layers=encoded.layers and jnp.stack(encoded.layers))), "convolution",
+        "its encode returns the layers an array float32[3, 2, "),
+    "an output table of another shape": (
+        built(output=Output(32, lambda params, key=None: params["token"].T)), "convolution",
+        "the table of its Output is an array float32[32, "),
+    "a parameter whose shape has no number": (
+        built(specs={"token": ParamSpec((None, 32), ("vocab", "embed"))}), "convolution",
+        "its parameter token has shape (None, 32); expected integers"),
     "attention that is declared and not returned": (
         built(heads=Heads(attention=frozenset({"self"}))), "convolution",
         "its encode returns the attention NoneType; expected with attention=True"),
@@ -273,6 +284,46 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
     assert problem in message and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("make", "problem"), [
+    (lambda fraction: None, "its make_generator takes (fraction); expected (fraction, layers)"),
+    (lambda fraction, layers: fraction, "its make_generator returns float; expected Model of lmrep.models.base"),
+    (lambda fraction, layers: fraction.width, "AttributeError: 'float' object has no attribute 'width'"),
+    (lambda fraction, layers: convolution.build(convolution.Config(vocab=10))._replace(width=64),
+     "encode returns hidden states of shape (1, 3, 32); expected (1, 3, 64)")])
+def test_a_broken_generator_is_the_fault_of_its_network(make, problem):
+    model = convolution.build(convolution.Config(vocab=10))._replace(make_generator=make)
+    checked = contracts.checked_network(model, "convolution", convolution.DEFINITION)
+    with pytest.raises(UserError, match=r"^network 'convolution' \(.*convolution\.py\): " + re.escape(problem)):
+        generator = checked.make_generator(0.5, 0)
+        jax.eval_shape(generator.encode, abstract(generator.specs), Inputs(jnp.zeros((1, 3), int)))
+
+
+def test_a_carry_of_other_shapes_is_the_fault_of_its_network():
+    row = MODELS["lstm"]
+    model = row.build(row.config(vocab=10, width=4, layers=1))
+    broken = model._replace(encode=lambda *a, **b: model.encode(*a, **b)._replace(carry=None))
+    inputs = Inputs(jnp.zeros((1, 3), int), carry=model.state.carry(1))
+    with pytest.raises(UserError, match=r"^network 'lstm' \(.*lstm\.py\): .* a carry of the shapes None"):
+        jax.eval_shape(contracts.checked_network(broken, "lstm", row).encode, abstract(model.specs), inputs)
+
+
+@pytest.mark.parametrize(("known", "problem"), [
+    (lambda batch: batch["unit"] >= 0, "Incompatible shapes for broadcasting"), (lambda batch: 0 / 0, "division by")])
+def test_targets_of_other_things_than_pairs_are_refused(known, problem, tmp_path, monkeypatch):
+    row = similarity.DEFINITION
+    build = networks.builder("similarity", lambda c: c.width, known, similarity.loss, similarity.predict)
+    monkeypatch.setitem(TASKS, "similarity", row._replace(objective=row.objective._replace(build=build)))
+    path = tiny.write(tmp_path / "train.jsonl", [{"text": "a cat", "text2": "the cat"}, {"text": "a", "text2": "the"}])
+    with pytest.raises(UserError, match=rf"^objective 'similarity' \(.*similarity\.py\): .*{problem}"):
+        lmrep.train(tiny.config("similarity", path), tmp_path / "run", data_dir=tmp_path / "data")
+
+
+def test_a_task_that_compares_checkpoints_by_no_metric_of_its_row_is_named(monkeypatch):
+    monkeypatch.setitem(TASKS, "topics", topics.DEFINITION._replace(best="micro"))
+    with pytest.raises(UserError, match=r"^task 'topics' \(.*topics\.py\): it compares checkpoints by 'micro'"):
+        tiny.config("topics", "train.jsonl")
+
+
 @pytest.mark.parametrize(("table", "name", "row", "base"), [
     (OPTIMIZERS, "sgd", OPTIMIZERS["sgd"], "OptimizerConfig"),
     (SCHEDULES, "linear", SCHEDULES["linear"], "ScheduleConfig")])
@@ -311,7 +362,7 @@ def test_a_task_that_reads_units_together_without_saying_so_is_refused(tmp_path,
     monkeypatch.setitem(TASKS, "similarity", row._replace(reads=row.reads._replace(grouped=False)))
     path = tiny.write(tmp_path / "train.jsonl", [{"text": "a cat", "text2": "the cat"}, {"text": "a", "text2": "the"}])
     with pytest.raises(UserError, match=r"^objective 'similarity' \(.*similarity\.py\): its prepare or loss reads "
-                                        r"entry 1 of an array of shape \(2, 1, 16\), .*grouped=True"):
+                                        r"entry 1 of an array of shape \(7, 1, 16\), .*grouped=True"):
         lmrep.train(tiny.config("similarity", path), tmp_path / "run", data_dir=tmp_path / "data")
 
 
