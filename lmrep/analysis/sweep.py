@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy import stats
-
 from lmrep.analysis.report.metrics import VALIDATION_SETTINGS
 from lmrep.config import json_files
 from lmrep.config.json_files import Number
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, write_json, write_text
 from lmrep.experiment.sweep import Plan, Run, Setting
-from lmrep.metrics import Metric, judged
+from lmrep.metrics import Metric, judged, paired
 from lmrep.storage.workdir import holder, read_config
 from lmrep.training.metrics_log import validations
 
@@ -26,7 +24,6 @@ FINISHED, FAILED, RUNNING, UNFINISHED = "finished", "failed", "running", "unfini
 STOPPED = (130, 143)  # exit codes of a run that was stopped and can continue
 REFUSED = 2  # the exit code of a run that was refused before it began
 MAX_REPORTED = 20  # runs on a page
-CONFIDENCE = 0.95  # of the interval of a difference of means
 
 
 class Ending(NamedTuple):
@@ -64,7 +61,12 @@ class Summary(NamedTuple):
     @property
     def values(self) -> list[float]:
         """The values of the finished runs."""
-        return [run.value for run in self.results if run.state == FINISHED and run.value is not None]
+        return [*self.by_seed.values()]
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """{seed: value} of the finished runs."""
+        return {run.run.seed: run.value for run in self.results if run.state == FINISHED and run.value is not None}
 
     @property
     def mean(self) -> float | None:
@@ -183,25 +185,16 @@ def leading(summaries: Sequence[Summary], metric: Metric) -> Summary | None:
 
 
 def within_noise(leader: Summary, summaries: Sequence[Summary]) -> list[Summary]:
-    """Returns the settings that do not differ significantly from the leading one: the 95 % interval of the difference
-    of the means over seeds (Welch's t) contains zero, or is not known, since one of the two has a single run."""
+    """Returns the settings that do not differ significantly from the leading one: the interval of the difference over
+    pairs of runs of one seed (`paired.difference`) contains zero, or is not known, since there are fewer than two. All
+    intervals together have 95 %."""
     others = [summary for summary in summaries if summary is not leader and summary.mean is not None]
-    return [summary for summary in others if not _differ(leader.values, summary.values)]
+    return [summary for summary in others if not paired.differ(leader.by_seed, summary.by_seed, len(others))]
 
 
 def single_run(leader: Summary, summary: Summary) -> bool:
-    """Returns whether one of two settings has a single run, so that the noise between seeds is not known."""
-    return min(len(leader.values), len(summary.values)) < 2
-
-
-def _differ(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Returns whether the means of two samples differ significantly."""
-    if min(len(a), len(b)) < 2:
-        return False
-    if len({*a}) == len({*b}) == 1:  # no noise
-        return a[0] != b[0]
-    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
-    return low > 0 or high < 0
+    """Returns whether two settings have fewer than two seeds in common, so that the noise is not known."""
+    return len(leader.by_seed.keys() & summary.by_seed.keys()) < 2
 
 
 def incomparable(plan: Plan) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from lmrep.analysis.sweep import Ending, complete, read_ending
 from lmrep.claims import claim as claims
 from lmrep.claims.claim import MINIATURE, ORDERS, Claim
-from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, Difference, difference, seeds_to_resolve, verdict
+from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files
 from lmrep.core.errors import Stopped, UserError
 from lmrep.core.files import write_json, write_text
@@ -28,6 +28,7 @@ from lmrep.core.progress import StatusLine, duration
 from lmrep.experiment import checks
 from lmrep.interop import chain as chains
 from lmrep.interop.chain import ChainRun
+from lmrep.metrics.paired import Difference, difference
 from lmrep.storage import workdir
 from lmrep.sweeps import process
 

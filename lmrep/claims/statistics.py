@@ -1,42 +1,14 @@
-"""Differences between rows over pairs of runs of one seed, and what they say about a claim."""
+"""What differences between rows, over pairs of runs of one seed, say about a claim."""
 
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from scipy import stats
+from lmrep.metrics.paired import Difference, quantile
 
-CONFIDENCE = 0.95  # of all intervals of a table together
 MAX_SEEDS = 1000  # that are advised
 REPRODUCED, ORDERING, UNRESOLVED, CONTRADICTED = (
     "reproduced", "ordering only", "not resolved at this scale", "contradicted")
-
-
-class Difference(NamedTuple):
-    """The mean of paired differences and the ends of its interval; nan where there are fewer than two pairs."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def difference(values: Sequence[float], others: Sequence[float], comparisons: int = 1) -> Difference:
-    """Returns the mean of values - others and its interval by Student's t.
-
-    Args:
-      values, others: of the same seeds, in the same order.
-      comparisons: the intervals of a table. Each has the level 1 - 0.05 / comparisons (Bonferroni), so that all of
-        them contain their differences with a probability of at least 95 %.
-
-    Raises ValueError for different numbers of values, or none.
-    """
-    differences = [value - other for value, other in zip(values, others, strict=True)]
-    mean, n = statistics.fmean(differences), len(differences)
-    if n < 2:
-        return Difference(mean, math.nan, math.nan)
-    half = _quantile(n, comparisons) * statistics.stdev(differences) / math.sqrt(n)
-    return Difference(mean, mean - half, mean + half)
 
 
 def verdict(found: Difference, sign: int, margin: float = 0.0) -> str:
@@ -62,9 +34,4 @@ def seeds_to_resolve(values: Sequence[float], others: Sequence[float], compariso
         return None
     deviation = statistics.stdev(differences)
     return next((n for n in range(2, MAX_SEEDS + 1)
-                 if _quantile(n, comparisons) * deviation / math.sqrt(n) < mean), None)
-
-
-def _quantile(n: int, comparisons: int) -> float:
-    """Returns the factor of the standard error for n pairs."""
-    return float(stats.t.ppf(1 - (1 - CONFIDENCE) / comparisons / 2, n - 1))
+                 if quantile(n, comparisons) * deviation / math.sqrt(n) < mean), None)

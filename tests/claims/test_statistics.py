@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lmrep.claims.statistics import (
-    CONTRADICTED,
-    ORDERING,
-    REPRODUCED,
-    UNRESOLVED,
-    Difference,
-    difference,
-    seeds_to_resolve,
-    verdict,
-)
+from lmrep.claims.statistics import CONTRADICTED, ORDERING, REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
+from lmrep.metrics.paired import Difference, difference
 
 
 def test_interval_is_students_of_pairs():

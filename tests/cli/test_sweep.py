@@ -22,7 +22,8 @@ from tests import small
 
 RATE = "optimizer.learning_rate"
 
-# In place of `lmrep train`: writes what a run leaves, or fails. Its loss is rate + seed / 10.
+# In place of `lmrep train`: writes what a run leaves, or fails. Its loss is rate + seed / 10
+# plus, where the rate is 1.05, an amount with the sign of seed - 2.
 STUB = """
 import json, signal, sys, time
 from pathlib import Path
@@ -41,8 +42,9 @@ if rate >= 8:
     sys.exit(3 if rate == 8 else 2)
 run.mkdir(parents=True, exist_ok=True)
 (run / "config.json").write_text(json.dumps({"config": {"steps": 2}, "data": {"tokenizer": ""}}))
+noise = (rate == 1.05) * (seed - 2) / 10
 lines = [{"step": step, "split": "validation", "loss": loss, "mlm_accuracy": min(rate, 1),
-          "most_frequent_accuracy": 0.2} for step, loss in ((0, 0.01), (2, rate + seed / 10))]
+          "most_frequent_accuracy": 0.2} for step, loss in ((0, 0.01), (2, rate + seed / 10 + noise))]
 (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
 """
 
@@ -106,7 +108,7 @@ def test_every_setting_is_trained_with_every_seed_once(home):
 
 
 @pytest.mark.parametrize(("rates", "seeds", "best", "near"), [
-    ("1,1.05", "0-4", None, ["learning_rate=1.05"]),  # the standard deviation is 0.16
+    ("1,1.05", "0-4", None, ["learning_rate=1.05"]),  # of their differences, the standard deviation is 0.16
     ("1,1.5,1.05", "0-4", None, ["learning_rate=1.05"]), ("1,1.5", "0-4", "learning_rate=1", []),
     ("1,2", "0", None, ["learning_rate=2"]), ("1", "0", "learning_rate=1", [])])
 def test_a_setting_is_best_only_beyond_the_noise_of_the_seeds(home, rates, seeds, best, near):

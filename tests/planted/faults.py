@@ -235,7 +235,7 @@ FAULTS = (
           "if expected := bounds.broken_by(value):", "if expected := bounds.broken_by(text):",
           ("tests/cli/test_main.py",)),
     # claims
-    Fault("an interval of a claim ignores the other comparisons of its table", "lmrep/claims/statistics.py",
+    Fault("an interval of a claim ignores the other comparisons of its table", "lmrep/metrics/paired.py",
           "(1 - CONFIDENCE) / comparisons / 2", "(1 - CONFIDENCE) / 2",
           ("tests/claims/test_statistics.py",)),
     Fault("a claim is measured anew after each start", "lmrep/claims/reproduce.py",

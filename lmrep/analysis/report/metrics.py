@@ -9,7 +9,7 @@ from lmrep import metrics as definitions
 from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
 from lmrep.experiment.record import ALL_OBJECTIVES, RESUMABLE_FIELDS
-from lmrep.metrics import COMMON, UNIGRAM_LOSS, Judgement, Metric, baseline_names, is_token_loss, verdict
+from lmrep.metrics import COMMON, UNIGRAM_LOSS, Judgement, Metric, baseline_names, is_token_loss, paired, verdict
 from lmrep.metrics.verdict import Row
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
@@ -168,7 +168,7 @@ def group_by_seed(runs: Sequence[RunData]) -> list[list[RunData]]:
 
 def comparison(groups: Groups) -> dict[str, list[Cell]]:
     """Compares groups by their headline metrics: {title of a metric: a cell for each group}, with mean and standard
-    deviation over seeds, and whether the difference from the best group lies within the spread of seeds."""
+    deviation over seeds, and whether a difference from the best group is found over pairs of runs of one seed."""
     return {metric.title: _cells(groups, name, metric) for name, metric in _compared(groups)}
 
 
@@ -190,20 +190,21 @@ def _value(run: RunData, name: str, metric: Metric) -> float | None:
 
 def _cells(groups: Groups, name: str, metric: Metric) -> list[Cell]:
     """Returns the cells of a metric, one for each group."""
-    values = [[value for run in group if (value := _value(run, name, metric)) is not None] for group in groups]
-    means = [statistics.fmean(v) if v else None for v in values]
+    values = [{run.experiment.seed: value for run in group if (value := _value(run, name, metric)) is not None}
+              for group in groups]
+    means = [statistics.fmean(v.values()) if v else None for v in values]
     known = [mean for mean in means if mean is not None]
     best = (max if metric.higher_is_better else min)(known)
-    deviations = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
-    leader, cells = means.index(best), []
-    for mean, deviation, v in zip(means, deviations, values, strict=True):
+    leader, cells, several = values[means.index(best)], [], any(len(v) > 1 for v in values)
+    for mean, v in zip(means, values, strict=True):
         if mean is None:
             cells.append(Cell(""))
             continue
-        text = f"{mean:{metric.format}}" + (f" ± {deviation:{metric.format}} (n = {len(v)})" if len(v) > 1 else "")
-        spread = max(deviation, deviations[leader])
-        within = mean != best and abs(mean - best) <= spread
-        cells.append(Cell(text, len(known) > 1 and mean == best, "within the spread of seeds" if within else ""))
+        text = f"{mean:{metric.format}}" + (
+            f" ± {statistics.stdev(v.values()):{metric.format}} (n = {len(v)})" if len(v) > 1 else "")
+        notes = {True: "", False: "no difference found", None: "too few pairs of seeds" if several else ""}
+        note = "" if mean == best else notes[paired.differ(v, leader, len(known) - 1)]
+        cells.append(Cell(text, len(known) > 1 and mean == best, note))
     return cells
 
 
