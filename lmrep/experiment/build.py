@@ -200,7 +200,6 @@ def _stage(
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | experiment.metrics(stage.objective_name)
     built = without_frozen(objective(stage, network, vocabulary, frozen), stage.optimizer)
-    optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     held_out, limit, struct, score = data.splits.get("validation"), experiment.evaluation.examples or None, {}, None
     if data.records:
         train = add_columns(data.splits["train"], stage, frozen)
@@ -229,6 +228,7 @@ def _stage(
             check_pairs(train, stage.objective_name, stage.format_name)
         struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
                               b=stage.batch_size, t=stage.length)
+    optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)  # of parameters that were checked
     data_shards, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
     multiple = data_shards * fsdp * stage.microbatches
     read = partial(loader.batches, train, batch_size=stage.batch_size, seed=experiment.seed, multiple=multiple)

@@ -346,7 +346,8 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
     (lambda c, model: None, "its build takes (c, model); expected (config, model, vocabulary)"),
     (lambda c, model, vocabulary: c.labelz, "AttributeError: 'Config' object has no attribute 'labelz'"),
     (lambda c, model, vocabulary: c, "its build returns Config; expected Objective"),
-    (networks.builder("topics", lambda c: 0, topics.known, topics.loss, topics.predict), "and so no values")])
+    (networks.builder("topics", lambda c: 0, topics.known, topics.loss, topics.predict), "and so no values"),
+    (networks.builder("topics", lambda c: None, topics.known, topics.loss, topics.predict), "expected integers")])
 def test_a_broken_build_of_a_task_is_refused(build, problem, tmp_path, monkeypatch):
     row = topics.DEFINITION
     monkeypatch.setitem(TASKS, "topics", row._replace(objective=row.objective._replace(build=build)))
