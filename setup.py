@@ -11,7 +11,8 @@ README = ROOT / "README.md"
 
 
 class BuildWithPages(build_py):
-    """Copies the configs and claims of experiments/, and the documentation, to lmrep/experiment/pages.
+    """Copies the configs and claims of experiments/, the results of claims, and the documentation, to
+    lmrep/experiment/pages.
 
     An editable install reads them where they are.
     """
@@ -22,9 +23,11 @@ class BuildWithPages(build_py):
             return
         pages = {file: file.relative_to(ROOT / "experiments") for file in (ROOT / "experiments").rglob("*.py")
                  if re.search(r"def get_(config|chain|claim)\(", file.read_text(encoding="utf8"))}
+        results = {file: file.relative_to(ROOT / "experiments")
+                   for file in (ROOT / "experiments/claims/results").glob("*.json")}
         docs = {file: file.relative_to(ROOT) for file in (ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*"))
                 if file.is_file()}
-        for file, name in sorted((pages | docs).items()):
+        for file, name in sorted((pages | results | docs).items()):
             target = Path(self.build_lib, "lmrep/experiment/pages", name)
             target.parent.mkdir(parents=True, exist_ok=True)
             self.copy_file(str(file), str(target))

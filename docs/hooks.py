@@ -1,7 +1,7 @@
 """MkDocs hooks: the reference pages that are generated from the code.
 
 commands.md comes from the commands' help, settings.md from `setting()`, pages.md from the docstrings of the config
-files, components.md from the tables of components.
+files, components.md from the tables of components. results/claims.md gets the results of claims in this repository.
 """
 
 import inspect
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mkdocs.structure.files import File
 
+from lmrep.claims import claim, results
 from lmrep.cli import main
 from lmrep.cli.fields import describe_bounds
 from lmrep.experiment import fields, page_files
@@ -18,8 +19,9 @@ BOOSTS = {"reference": 0.3, "results": 0.5, "extend": 0.4}  # of folders in the 
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Puts pages on how to use lmrep before others in the results of a search."""
+    """Puts pages on how to use lmrep before others in the results of a search, and adds the results of claims."""
     page.meta["search"] = {"boost": BOOSTS.get(page.file.src_uri.partition("/")[0], 1.0)}
+    return "\n".join([markdown, *claims()]) if page.file.src_uri == "results/claims.md" else markdown
 
 
 def on_files(files, config):
@@ -96,6 +98,20 @@ def pages() -> Iterator[str]:
 
 def _anchor(name: str) -> str:
     return name.removesuffix(".py").replace("/", "-")
+
+
+def claims() -> Iterator[str]:
+    known = {name: (claim.load(file), results.of_package(file)) for name, file in claim.installed().items()}
+    yield from table(("claim", "paper", "what it states", "here"), (
+        (f"[`{name}`](#{name})" if content else f"`{name}`", stated.paper, stated.statement, results.state(content))
+        for name, (stated, content) in known.items()))
+    for name, (stated, content) in known.items():
+        if content:
+            yield f"\n## {stated.paper} {{ #{name} }}\n\n{content['statement']}"
+            head, *rows = results.cells(content)
+            yield from table(tuple(head), map(tuple, rows))
+            yield from (f"- {cell(note)}" for note in results.notes(content))
+            yield f"\nMade by: `{content['command']}`\n"
 
 
 def components() -> Iterator[str]:

@@ -4,21 +4,22 @@
       claim.json               what is trained and measured
       seed=0/NAME/             a run, whose output is in NAME.log and whose end in NAME.json
       seed=0/NAME.measured.json   its metrics by the measure of the claim
-      results.json, table.md   the table
+      results.json, table.md   the table, and what it was made with
 """
 
 import json
 import math
-import statistics
+import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.analysis.sweep import Ending, complete, read_ending
 from lmrep.claims import claim as claims
+from lmrep.claims import results
 from lmrep.claims.claim import MINIATURE, ORDERS, Claim
+from lmrep.claims.results import Results, RowResult
 from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files
 from lmrep.core.errors import Stopped, UserError
@@ -28,41 +29,27 @@ from lmrep.core.progress import StatusLine, duration
 from lmrep.experiment import checks
 from lmrep.interop import chain as chains
 from lmrep.interop.chain import ChainRun
-from lmrep.metrics.paired import Difference, difference
-from lmrep.storage import workdir
+from lmrep.metrics.paired import difference
+from lmrep.planning import run_cost
+from lmrep.storage import provenance, workdir
 from lmrep.sweeps import process
 
 SPECIFICATION, RESULTS, TABLE = "claim.json", "results.json", "table.md"
-
-
-class RowResult(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-      name: of the row.
-      values: {seed: value in units of the table}.
-      difference: from the row that it is compared with, over the seeds that both have; None where that is not known.
-      verdict: on what is claimed; "" where nothing is.
-      seeds_needed: seeds that would resolve the claim; None where it is resolved, or that is not known.
-    """
-
-    name: str
-    values: Mapping[int, float]
-    difference: Difference | None = None
-    verdict: str = ""
-    seeds_needed: int | None = None
+PACKAGES = ("lmrep", "jax", "jaxlib")  # whose versions are shown
 
 
 class Result(NamedTuple):
-    """The results of a claim; `print` shows the table."""
+    """What is known so far; `print` shows the table."""
 
-    claim: Claim
-    rows: Sequence[RowResult]
+    results: Results
     failures: Sequence[str]  # a line for each run that failed
     missing: int  # runs that are not trained or not measured
 
     def __str__(self) -> str:
-        return table(self)
+        lines = [results.markdown(self.results), *(f"failed: {failure}" for failure in self.failures)]
+        if self.missing:
+            lines.append(f"{self.missing} runs are not measured yet; the same command continues")
+        return "\n".join(lines)
 
 
 def reproduce(
@@ -100,14 +87,15 @@ def reproduce(
             for seed, run in ((seed, run) for seed, chain in runs.items() for run in chain):
                 if time.monotonic() < end and (failure := _complete(claim, run, seed, flags, status)):
                     failures.append(failure)
-    result = compare(claim, {name: {seed: value for seed in seeds if (value := _value(
-        claim, directory / f"seed={seed}" / claim.run_of(name))) is not None} for name in claim.rows})
-    result = result._replace(failures=failures, missing=sum(
-        _value(claim, Path(run.directory)) is None for chain in runs.values() for run in chain
-        if run.name in map(claim.run_of, claim.rows)))
+    values = {name: {seed: value for seed in seeds if (value := _value(
+        claim, directory / f"seed={seed}" / claim.run_of(name))) is not None} for name in claim.rows}
+    command = _command(file, scale, seeds, overrides)
+    content = _results(claim, file.stem, scale, command, compare(claim, values), runs, directory)
     if train:
-        _write(directory, file.stem, scale, result)
-    return result
+        write_json(directory / RESULTS, content)
+        write_text(directory / TABLE, results.markdown(content) + "\n")
+    return Result(content, failures, sum(_value(claim, Path(run.directory)) is None for chain in runs.values()
+                                         for run in chain if run.name in map(claim.run_of, claim.rows)))
 
 
 def _check_directory(directory: Path) -> None:
@@ -152,16 +140,13 @@ def _complete(claim: Claim, run: ChainRun, seed: int, flags: Sequence[str], stat
             print(f"{title}: another process has it", flush=True)
             return ""
         if not complete(directory, read_ending(ended)):
-            fields = [f"--config.{path}={text}" for path, text in run.texts]
-            config = f"--config={run.file}{':' * bool(run.argument)}{run.argument}"
-            ending = _run(["train", config, *fields, *flags, f"--workdir={directory}"], file, show)
+            ending = _run([*_train(run), *flags, f"--workdir={directory}"], file, show)
             write_json(ended, ending._asdict())
             if ending.exit_code and not complete(directory, ending):
                 return f"{title}: {ending.message} (see {log})"
             print(f"{title}: trained in {duration(ending.seconds)}", flush=True)
         if run.name in map(claim.run_of, claim.rows) and _value(claim, directory) is None:
-            words = [f"--{name}={value}" for name, value in claim.measure.evaluate.items()]
-            ending = _run(["evaluate", *words, *flags, f"--workdir={directory}"], file, show)
+            ending = _run([*_evaluate(claim), *flags, f"--workdir={directory}"], file, show)
             if ending.exit_code:
                 return f"{title}: {ending.message} (see {log})"
             metrics = json.loads((directory / "eval.json").read_text(encoding="utf8"))["metrics"]
@@ -170,6 +155,17 @@ def _complete(claim: Claim, run: ChainRun, seed: int, flags: Sequence[str], stat
             write_json(Path(f"{directory}.measured.json"), metrics)
             print(f"{title}: {claim.measure.title} {_value(claim, directory):{claim.measure.format}}", flush=True)
     return ""
+
+
+def _train(run: ChainRun) -> list[str]:
+    """Returns the command that trains a run, without its workdir."""
+    return ["train", f"--config={run.file}{':' * bool(run.argument)}{run.argument}",
+            *(f"--config.{path}={text}" for path, text in run.texts)]
+
+
+def _evaluate(claim: Claim) -> list[str]:
+    """Returns the command that measures a run, without its workdir."""
+    return ["evaluate", *(f"--{name}={value}" for name, value in claim.measure.evaluate.items())]
 
 
 def _run(words: Sequence[str], log: Any, show: Callable[[str], None]) -> Ending:
@@ -186,81 +182,64 @@ def _value(claim: Claim, directory: Path) -> float | None:
     return None if metrics is None else claim.measure.value(float(metrics[claim.measure.metric]))
 
 
-def compare(claim: Claim, values: Mapping[str, Mapping[int, float]]) -> Result:
+def compare(claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[str, RowResult]:
     """Compares the rows of a claim, given {row: {seed: value}}."""
-    rows = []
+    rows = {}
     for name, row in claim.rows.items():
         pairs = [(values[name][seed], values[row.against][seed]) for seed in sorted(values[name])
                  if row.against and seed in values[row.against]]
-        if not pairs:
-            rows.append(RowResult(name, values[name], verdict=UNRESOLVED if row.claimed else ""))
-            continue
-        these, others = zip(*pairs, strict=True)
-        found = difference(these, others, max(1, claim.comparisons))
-        judged = verdict(found, ORDERS[row.claimed], row.margin) if row.claimed else ""
+        these, others = [*zip(*pairs, strict=True)] or ((), ())
+        found = difference(these, others, max(1, claim.comparisons)) if pairs else None
+        judged = "" if not row.claimed else verdict(found, ORDERS[row.claimed], row.margin) if found else UNRESOLVED
         needed = None if judged in ("", REPRODUCED) else seeds_to_resolve(these, others, claim.comparisons)
-        rows.append(RowResult(name, values[name], found, judged, needed))
-    return Result(claim, rows, (), 0)
+        rows[name] = RowResult(
+            title=row.title, against=row.against, claimed=row.claimed, margin=row.margin, published=row.published,
+            run=claim.run_of(name), values={str(seed): _json(value) for seed, value in values[name].items()},
+            difference=found and tuple(map(_json, found)), verdict=judged, seeds_needed=needed)
+    return rows
 
 
-# The table
+def _json(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
 
 
-def table(result: Result) -> str:
-    """Formats the results as a table in Markdown, with what was claimed and how intervals were made."""
-    claim = result.claim
-    lines = [f"{claim.paper}: {claim.statement}", "",
-             f"| setting | {claim.measure.title} | difference, 95 % interval | paper | paper's difference | verdict |",
-             "| --- | --- | --- | --- | --- | --- |", *_lines(result), ""]
-    if claim.published:
-        lines.append(f"The paper's figures: {claim.published}.")
-    if claim.cost:
-        lines.append(f"Three seeds take about {claim.cost}.")
-    if claim.comparisons > 1:
-        lines.append(f"The {claim.comparisons} intervals hold together (Bonferroni): each has {_level(claim)}.")
-    lines += [f"failed: {failure}" for failure in result.failures]
-    if result.missing:
-        lines.append(f"{result.missing} runs are not measured yet; the same command continues")
-    return "\n".join(lines)
+# The files
 
 
-def _level(claim: Claim) -> str:
-    return f"{100 * (1 - 0.05 / claim.comparisons):.4g} %"
+def _command(file: Path, scale: str, seeds: Sequence[int], overrides: Mapping[str, str]) -> str:
+    """Returns the command line of a claim."""
+    known = file in claims.installed().values()
+    numbers = f"{seeds[0]}-{seeds[-1]}" if [*seeds] == [*range(seeds[0], seeds[-1] + 1)] else ",".join(map(str, seeds))
+    return shlex.join([
+        "lmrep", "reproduce", file.stem if known else f"--config={file}", f"--workdir=claims/{file.stem}",
+        f"--seeds={numbers}", *([] if scale == MINIATURE else [f"--scale={scale}"]),
+        *(f"--config.{path}={value}" for path, value in overrides.items())])
 
 
-def _lines(result: Result) -> Iterator[str]:
-    """Yields the lines of the rows."""
-    form, rows = result.claim.measure.format, result.claim.rows
-    for found in result.rows:
-        row, values = rows[found.name], list(found.values.values())
-        mean = "" if not values else f"{statistics.fmean(values):{form}}"
-        if len(values) > 1:
-            mean += f" ± {statistics.stdev(values):{form}}"
-        change = against = published = judged = ""
-        if found.difference:
-            change = f"{found.difference.mean:+{form}}"
-            if math.isfinite(found.difference.low):
-                change += f" ({found.difference.low:+{form}} to {found.difference.high:+{form}})"
-            change += f" from {rows[row.against].title}"
-        if row.published is not None:
-            published = f"{row.published:g}"
-            if row.against and rows[row.against].published is not None:
-                against = f"{row.published - rows[row.against].published:+.3g}"
-        if row.claimed:
-            judged = found.verdict + (f" (about {found.seeds_needed} seeds would)" if found.seeds_needed else "")
-        yield f"| {row.title} | {mean} | {change} | {published} | {against} | {judged} |"
-
-
-def _write(directory: Path, name: str, scale: str, result: Result) -> None:
-    """Writes results.json and table.md."""
-    rows = {found.name: {"values": {str(seed): value for seed, value in found.values.items()},
-                         "difference": found.difference and [
-                             value if math.isfinite(value) else str(value) for value in found.difference],
-                         "published": result.claim.rows[found.name].published, "verdict": found.verdict}
-            for found in result.rows}
-    versions = {package: metadata.version(package) for package in ("lmrep", "jax", "jaxlib")}
-    write_json(directory / RESULTS, {
-        "claim": name, "paper": result.claim.paper, "statement": result.claim.statement, "scale": scale,
-        "measure": result.claim.measure.title, "rows": rows, "versions": versions,
-        "machine": f"{processor()}, {cores()} cores", "date": time.strftime("%Y-%m-%d")})
-    write_text(directory / TABLE, table(result) + "\n")
+def _results(
+    claim: Claim, name: str, scale: str, command: str, rows: Mapping[str, RowResult],
+    runs: Mapping[int, Sequence[ChainRun]], directory: Path,
+) -> Results:
+    """Returns the content of results.json, with times, versions and machine from the files of the runs."""
+    starts, known = [], {}
+    for seed, chain in runs.items():
+        for run in chain:
+            flag, measured = f"--workdir={run.directory}", run.name in map(claim.run_of, claim.rows)
+            commands = [[*_train(run), flag], *([[*_evaluate(claim), flag]] if measured else [])]
+            entry = known.setdefault(run.name, {"seconds": {}, "commands": [
+                shlex.join(["lmrep", *words]).replace(str(directory), f"claims/{name}") for words in commands]})
+            if cost := run_cost.read(Path(run.directory)):
+                entry["seconds"][str(seed)] = round(cost.seconds, 1)
+            if lines := json_files.read_lines(provenance.Start, Path(run.directory, provenance.FILE)):
+                starts += lines.records
+    start = max(starts, key=lambda line: line["time"], default={})
+    devices, versions = start.get("devices", {"platform": "cpu"}), start.get("versions", {})
+    return Results(
+        claim=name, paper=claim.paper, statement=claim.statement, published=claim.published, cost=claim.cost,
+        scale=scale, command=command, rows=dict(rows), runs=known,
+        measure={"title": claim.measure.title, "metric": claim.measure.metric, "format": claim.measure.format,
+                 "evaluate": dict(claim.measure.evaluate)},
+        seconds=math.fsum(seconds for run in known.values() for seconds in run["seconds"].values()),
+        versions={package: versions[package] for package in PACKAGES if versions.get(package)},
+        processor=processor() if devices["platform"] == "cpu" else f"{devices['count']} x {devices['kind']}",
+        cores=start.get("cores", cores()), date=start.get("time", time.strftime("%Y-%m-%d"))[:10])

@@ -4,7 +4,8 @@
     lmrep reproduce roberta:table1 --workdir=claims/roberta_table1 --seeds=0-2
 
 A claim is a file of experiments/claims/: what the paper says, its figures, the runs as choices and fields of pages,
-and the measure by which all rows are evaluated in the same way. --config=FILE.py is a claim of your own.
+and the measure by which all rows are evaluated in the same way. --config=FILE.py is a claim of your own. --list shows
+the claims, what they take, and what came out when they were run for this version of lmrep.
 
 Every run is trained with every seed, each in a process of its own, and rows share the runs that they have in common.
 The same command continues: what is trained and measured is kept, and --seeds may grow. Several processes may work on
@@ -35,6 +36,7 @@ def run(arguments: Arguments) -> int:
     import math
 
     from lmrep.claims import claim as claims
+    from lmrep.claims import results
     from lmrep.core.progress import parse_duration
     from lmrep.experiment import settings
 
@@ -42,8 +44,8 @@ def run(arguments: Arguments) -> int:
     if flags.list:
         for name, file in claims.installed().items():
             claim = claims.load(file)
-            cost = f"\n  three seeds take about {claim.cost}" if claim.cost else ""
-            print(f"{name}: {claim.paper}\n  {claim.statement}{cost}")
+            cost = f"; three seeds take about {claim.cost}" if claim.cost else ""
+            print(f"{name}: {claim.paper}\n  {claim.statement}\n  {results.state(results.of_package(file))}{cost}")
         return 0
     if len(arguments.words) + bool(arguments.config_file) != 1:
         raise UserError("lmrep reproduce takes one claim, such as roberta:table1, or --config=FILE.py; lmrep reproduce "

@@ -6,12 +6,15 @@ import sys
 import pytest
 
 from lmrep.claims import claim as claims
-from lmrep.claims import reproduce
+from lmrep.claims import reproduce, results
+from lmrep.config import json_files
 from lmrep.sweeps import process
 from tests import small
 
 # In place of `lmrep train` and `lmrep evaluate`: writes what they leave. The loss is the rate of the run + seed / 10.
-STUB = """
+COST = {"start": "a", "step": 2, "steps": 2, "flops": 1e9, "seconds": 50.0, "device_hours": 0.1, "joules": None,
+        "energy": "not known", "pue": 1.5, "grid": 0.4, "price_per_hour": 0.0}
+STUB = f"COST = {json.dumps(COST)!r}" + """
 import json, sys
 from pathlib import Path
 flags = dict(word[2:].split("=", 1) for word in sys.argv[2:])
@@ -24,6 +27,10 @@ if sys.argv[1] == "train":
         sys.exit(2)
     run.mkdir(parents=True, exist_ok=True)
     (run / "config.json").write_text(json.dumps({"config": flags | {"steps": 2}, "data": {"tokenizer": ""}}))
+    (run / "cost.jsonl").write_text(COST)
+    (run / "provenance.jsonl").write_text(json.dumps({
+        "time": "2026-11-28T10:00:00+0000", "cores": 2, "versions": {"lmrep": "0.1", "jax": "0.10", "numpy": "2"},
+        "devices": {"platform": "cpu", "kind": "cpu", "count": 1, "processes": 1}}))
 else:
     config = json.loads((run / "config.json").read_text())["config"]
     loss = float(config["config.optimizer.learning_rate"]) + int(config["config.seed"]) / 10
@@ -69,10 +76,17 @@ def test_rows_are_trained_measured_and_compared(home):
                  "| a high rate | 2.05 ± 0.07 |  | 7.5 |  |  |",
                  "| +0.00 (+0.00 to +0.00) from a low rate |  |  | not resolved at this scale |"):
         assert line in result.out
-    assert "each has 97.5 %" in result.out and "Three seeds take about a second." in result.out
+    assert "each has 97.5 %" in result.out and "three seeds take about a second." in result.out
     assert (home / "claim/table.md").read_text() in result.out
-    record = json.loads((home / "claim/results.json").read_text())
+    record = json_files.read(results.Results, home / "claim/results.json")
     assert record["rows"]["low"]["values"] == {"0": 1.0, "1": 1.1} and record["rows"]["low"]["verdict"] == "reproduced"
+    assert record["date"] == "2026-11-28" and record["versions"] == {"lmrep": "0.1", "jax": "0.10"}
+    assert record["seconds"] == 300 and record["runs"]["low"]["seconds"] == {"0": 50.0, "1": 50.0}
+    assert record["command"] == f"lmrep reproduce --config={home}/claim.py --workdir=claims/claim --seeds=0-1"
+    assert record["runs"]["low"]["commands"] == [
+        f"lmrep train --config={home}/small.py --config.optimizer.learning_rate=1.0 --config.steps=2 "
+        "--config.batch_size=2 --config.seed=0 --workdir=claims/claim/seed=0/low",
+        "lmrep evaluate --split=test --workdir=claims/claim/seed=0/low"]
 
 
 def test_the_same_command_continues_and_seeds_may_grow(home):
@@ -94,7 +108,7 @@ def test_verdicts_do_not_depend_on_the_order_of_rows(home):
     claim = claims.load(home / "claim.py")
     values = {name: {0: x, 1: x + 1, 2: x + 0.5} for name, x in (("low", 1.0), ("high", 2.0), ("equal", 1.5))}
     turned = claim._replace(rows=dict(reversed(claim.rows.items())))
-    verdicts = [{row.name: row[2:] for row in reproduce.compare(c, values).rows} for c in (claim, turned)]
+    verdicts = [reproduce.compare(c, values) for c in (claim, turned)]
     assert verdicts[0] == verdicts[1]
 
 

@@ -1,0 +1,160 @@
+"""The results of a claim: what results.json holds, and the same as a table in Markdown and in LaTeX."""
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+from lmrep.claims.claim import MINIATURE
+from lmrep.config import json_files
+from lmrep.config.json_files import Count, Measured, Number
+from lmrep.core.messages import counted
+from lmrep.core.progress import duration
+
+FOLDER = "results"  # beside the claims of the package: their results in this repository
+HEAD = ("setting", "{}", "difference, 95 % interval", "paper", "paper's difference", "verdict")
+TEX = {**{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
+       "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$"}
+
+
+class RowResult(TypedDict):
+    """A row of the table: the fields of a `Row`, and what was measured."""
+
+    title: str
+    against: str
+    claimed: str
+    margin: Number
+    published: Number | None
+    run: str  # that is measured
+    values: dict[str, Measured]  # {seed: value in units of the table}
+    # The difference from `against` over the seeds that both have, and the ends of its interval; None without any.
+    difference: tuple[Measured, Measured, Measured] | None
+    verdict: str  # on what is claimed; "" where nothing is
+    seeds_needed: Count | None  # that would resolve the claim; None where it is resolved, or that is not known
+
+
+class RunResult(TypedDict):
+    """A run of the claim."""
+
+    commands: list[str]  # that train it with the first seed, and measure it
+    seconds: dict[str, Number]  # {seed: time of training and validation}
+
+
+class MeasureResult(TypedDict):
+    """The fields of a `Measure`, but for its function."""
+
+    title: str
+    metric: str
+    evaluate: dict[str, str]
+    format: str
+
+
+class Results(TypedDict):
+    """results.json. Versions, machine and date are those of the last start of a run."""
+
+    claim: str
+    paper: str
+    statement: str
+    published: str
+    cost: str
+    scale: str
+    command: str
+    measure: MeasureResult
+    rows: dict[str, RowResult]
+    runs: dict[str, RunResult]
+    seconds: Number  # of all runs
+    versions: dict[str, str]
+    processor: str
+    cores: Count
+    date: str
+
+
+def of_package(claim: Path) -> Results | None:
+    """Reads the results of a claim of the package in this repository, given its file; None where there are none."""
+    return json_files.read(Results, claim.parent / FOLDER / f"{claim.stem}.json")
+
+
+def seeds(results: Results) -> list[str]:
+    """Returns all seeds with a value."""
+    return sorted({seed for row in results["rows"].values() for seed in row["values"]}, key=int)
+
+
+def state(results: Results | None) -> str:
+    """Describes the verdicts in a line, such as "2 reproduced, 1 ordering only (3 seeds, 2026-11-28)"."""
+    if results is None:
+        return "not run here"
+    counts = Counter(row["verdict"] for row in results["rows"].values() if row["verdict"])
+    scale = "" if results["scale"] == MINIATURE else f", scale {results['scale']}"
+    return (", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+            + f" ({counted(len(seeds(results)), 'seed')}, {results['date']}{scale})")
+
+
+def cells(results: Results) -> list[list[str]]:
+    """Returns the rows of the table as text, the head first."""
+    return [[name.format(results["measure"]["title"]) for name in HEAD], *_rows(results)]
+
+
+def _rows(results: Results) -> Iterator[list[str]]:
+    form, rows = results["measure"]["format"], results["rows"]
+    for row in rows.values():
+        values = [*map(float, row["values"].values())]
+        mean = f"{statistics.fmean(values):{form}}" if values else ""
+        if len(values) > 1:
+            mean += f" ± {statistics.stdev(values):{form}}"
+        change = against = ""
+        if row["difference"]:
+            difference, low, high = map(float, row["difference"])
+            interval = f" ({low:+{form}} to {high:+{form}})" if math.isfinite(low) else ""
+            change = f"{difference:+{form}}{interval} from {rows[row['against']]['title']}"
+        other = rows[row["against"]]["published"] if row["against"] else None
+        if None not in (row["published"], other):
+            against = f"{row['published'] - other:+.3g}"
+        needed = f" (about {row['seeds_needed']} seeds would)" if row["seeds_needed"] else ""
+        published = "" if row["published"] is None else f"{row['published']:g}"
+        yield [row["title"], mean, change, published, against, row["verdict"] + needed]
+
+
+def notes(results: Results) -> list[str]:
+    """Returns sentences beneath the table: what the figures are of, how intervals were made, and what it took."""
+    number = sum(bool(row["claimed"]) for row in results["rows"].values())
+    return [
+        *([f"The paper's figures: {results['published']}."] if results["published"] else []),
+        f"Mean ± standard deviation over {counted(len(seeds(results)), 'seed')}; intervals of Student's t over the "
+        "differences between runs of one seed.",
+        *([f"The {number} intervals hold together at 95 % (Bonferroni): each has {100 * (1 - 0.05 / number):.4g} %."]
+          if number > 1 else []),
+        f"Scale {results['scale']}; the runs took {duration(results['seconds'])} in all"
+        + (f"; three seeds take about {results['cost']}." if results["cost"] else "."),
+        f"{results['processor']}, {counted(results['cores'], 'core')}, {results['date']}, "
+        + ", ".join(f"{package} {version}" for package, version in results["versions"].items()) + "."]
+
+
+def markdown(results: Results) -> str:
+    """Formats the table in Markdown, with notes."""
+    head, *rows = cells(results)
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join([f"{results['paper']}: {results['statement']}", "", *lines, "", *notes(results)])
+
+
+def latex(results: Results) -> str:
+    """Formats the table in LaTeX, for the package booktabs."""
+    head, *rows = ([tex(cell) for cell in row] for row in cells(results))
+    lines = [" & ".join(row) + r" \\" for row in rows]
+    caption = " ".join(map(tex, (f"{results['paper']}: {results['statement']}", *notes(results))))
+    return "\n".join([
+        r"\begin{table}", r"\centering\small", rf"\caption{{{caption}}}", rf"\label{{tab:{_label(results['claim'])}}}",
+        r"\begin{tabular}{@{}lllrrl@{}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule", *lines, r"\bottomrule",
+        r"\end{tabular}", r"\end{table}", ""])
+
+
+def _label(name: str) -> str:
+    return re.sub(r"[^\w.:]|_", "-", name)
+
+
+def tex(text: Any) -> str:
+    """Escapes a text for LaTeX, with signs of numbers in mathematics."""
+    escaped = "".join(TEX.get(character, character) for character in text)
+    return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", escaped)
