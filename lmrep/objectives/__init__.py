@@ -13,7 +13,7 @@ from lmrep.objectives import (
     span_boundary,
     span_corruption,
 )
-from lmrep.objectives.base import Objective, ObjectiveDef
+from lmrep.objectives.base import Objective, ObjectiveDef, check_capabilities
 
 __all__ = ["OBJECTIVES", "Objective", "ObjectiveDef"]
 
@@ -29,3 +29,4 @@ OBJECTIVES: dict[str, ObjectiveDef] = component_table(ObjectiveDef, {
     "distillation": distillation.DEFINITION,
     "causal_distillation": causal_distillation.DEFINITION,
 })
+check_capabilities(OBJECTIVES)

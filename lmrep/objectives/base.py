@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmrep.core.components import row
+from lmrep.core.components import described, row, type_of
+from lmrep.core.errors import Broken
 from lmrep.core.params import Array, Tree
 from lmrep.data import prompts
 from lmrep.metrics import Metric
@@ -187,3 +188,12 @@ class ObjectiveDef(NamedTuple):
     # with the tokens of this run's tokenizer, and predictions do not need them
     teachers: tuple[str, ...] = ()
     compares: bool = False  # whether `loss` compares examples with each other, which microbatches would keep apart
+
+
+def check_capabilities(rows: Mapping[str, ObjectiveDef]) -> None:
+    """Raises Broken where the capabilities of a row, which every command reads, are no tuple of `Capability`."""
+    for name, definition in rows.items():
+        given = definition.capabilities
+        if not isinstance(given, tuple) or not all(isinstance(each, Capability) for each in given):
+            raise Broken(f"{described('objective', name, definition.config)}: its capabilities are {type_of(given)}; "
+                         "expected a tuple of Capability of lmrep.objectives.base; correct this component")

@@ -1,6 +1,7 @@
 """Tasks that networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
 from lmrep.core.components import component_table
+from lmrep.objectives.base import check_capabilities
 from lmrep.tasks import (
     classification,
     multilabel,
@@ -27,3 +28,4 @@ TASKS: dict[str, TaskDef] = component_table(TaskDef, {
     "word_in_context": word_in_context.DEFINITION,
     "word_senses": word_senses.DEFINITION,
 })
+check_capabilities({name: task.objective for name, task in TASKS.items()})

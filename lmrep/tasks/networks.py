@@ -5,7 +5,7 @@ by side. Bidirectional LSTM layers may read them, with one time step for each to
 is then represented by one vector, as `pooling` says.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -256,8 +256,9 @@ def builder(
 
 
 def definition(
-    config: type, build: Callable[..., Objective], metrics: Mapping[str, Metric], capabilities: Sequence[Capability],
-    *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False, compares: bool = False,
+    config: type, build: Callable[..., Objective], metrics: Mapping[str, Metric],
+    capabilities: tuple[Capability, ...], *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False,
+    compares: bool = False,
 ) -> ObjectiveDef:
     """Returns the row of the objective of a task whose config inherits `TaskConfig`.
 
@@ -276,7 +277,7 @@ def definition(
     return ObjectiveDef(
         config, build, {**added, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
         parts=lambda c: (*inputs(c), *[TEACHER] * bool(c.teacher.alpha_ce)), teachers=(TEACHER,) if teachable else (),
-        capabilities=tuple(capabilities), compares=compares)
+        capabilities=capabilities, compares=compares)
 
 
 def network_params(params: Tree, net: Network) -> Tree:

@@ -25,6 +25,7 @@ from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Heads, Inputs, ModelDef, NetworkLoss, Output
 from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import check_capabilities
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES, read_config
 from lmrep.tasks import TASKS, networks
 from lmrep.tasks.base import Result
@@ -340,6 +341,16 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
     with pytest.raises(Broken) as refused:
         component_table(ModelDef, {"lstm": MODELS["lstm"], "convolution": entry})
     assert f"the row 'convolution' in {__file__} {problem}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "problem"), [
+    (topics.DEFINITION.objective.capabilities[0], "are NameTopics; "), (("topics", "names"), "are (str, str); ")])
+def test_capabilities_that_are_none_are_refused(given, problem):
+    row = networks.definition(topics.Config, topics.DEFINITION.objective.build, {}, given)
+    with pytest.raises(Broken) as refused:
+        check_capabilities({"topics": row})
+    what = f"objective 'topics' ({inspect.getsourcefile(topics)}): its capabilities "
+    assert str(refused.value).startswith(what + problem)
 
 
 @pytest.mark.parametrize(("build", "problem"), [
