@@ -45,4 +45,5 @@ def get_claim(scale="miniature"):
               "second": Row("and the second training", "full", "below", published=68.6)} | {
             name: Row(title, "full", "above", published=published)
             for name, (title, _, _, published) in PARTS.items()},
-        measure=Measure("perplexity", "lm_loss", {"split": "test"}, math.exp))
+        measure=Measure("perplexity", "lm_loss", {"split": "test"}, math.exp),
+        cost=at_scale(scale, miniature="three hours on two cores", paper=""))
