@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from mkdocs.structure.files import File
 
 from lmrep.claims import claim, results
+from lmrep.claims.figure import figure
 from lmrep.cli import main
 from lmrep.cli.fields import describe_bounds
 from lmrep.experiment import fields, page_files
@@ -110,6 +111,7 @@ def claims() -> Iterator[str]:
             yield f"\n## {stated.paper} {{ #{name} }}\n\n{content['statement']}"
             head, *rows = results.cells(content)
             yield from table(tuple(head), map(tuple, rows))
+            yield f'<div class="figure">\n{figure(content)}</div>\n'
             yield from (f"- {cell(note)}" for note in results.notes(content))
             yield f"\nMade by: `{content['command']}`\n"
 

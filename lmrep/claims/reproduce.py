@@ -4,7 +4,8 @@
       claim.json               what is trained and measured
       seed=0/NAME/             a run, whose output is in NAME.log and whose end in NAME.json
       seed=0/NAME.measured.json   its metrics by the measure of the claim
-      results.json, table.md   the table, and what it was made with
+      results.json             values, differences and verdicts, and what they were made with
+      report.html              the page that shows them; table.md, table.tex, figure.svg are its parts
 """
 
 import json
@@ -19,6 +20,8 @@ from lmrep.analysis.sweep import Ending, complete, read_ending
 from lmrep.claims import claim as claims
 from lmrep.claims import results
 from lmrep.claims.claim import MINIATURE, ORDERS, Claim
+from lmrep.claims.figure import figure
+from lmrep.claims.page import page
 from lmrep.claims.results import Results, RowResult
 from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files
@@ -35,6 +38,7 @@ from lmrep.storage import provenance, workdir
 from lmrep.sweeps import process
 
 SPECIFICATION, RESULTS, TABLE = "claim.json", "results.json", "table.md"
+LATEX, FIGURE, PAGE = "table.tex", "figure.svg", "report.html"
 PACKAGES = ("lmrep", "jax", "jaxlib")  # whose versions are shown
 
 
@@ -93,7 +97,9 @@ def reproduce(
     content = _results(claim, file.stem, scale, command, compare(claim, values), runs, directory)
     if train:
         write_json(directory / RESULTS, content)
-        write_text(directory / TABLE, results.markdown(content) + "\n")
+        for name, text in ((TABLE, results.markdown(content) + "\n"), (LATEX, results.latex(content)),
+                           (FIGURE, figure(content)), (PAGE, page(content))):
+            write_text(directory / name, text)
     return Result(content, failures, sum(_value(claim, Path(run.directory)) is None for chain in runs.values()
                                          for run in chain if run.name in map(claim.run_of, claim.rows)))
 

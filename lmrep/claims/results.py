@@ -15,7 +15,6 @@ from lmrep.core.messages import counted
 from lmrep.core.progress import duration
 
 FOLDER = "results"  # beside the claims of the package: their results in this repository
-HEAD = ("setting", "{}", "difference, 95 % interval", "paper", "paper's difference", "verdict")
 TEX = {**{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
        "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$"}
 
@@ -94,7 +93,18 @@ def state(results: Results | None) -> str:
 
 def cells(results: Results) -> list[list[str]]:
     """Returns the rows of the table as text, the head first."""
-    return [[name.format(results["measure"]["title"]) for name in HEAD], *_rows(results)]
+    return [["setting", results["measure"]["title"], f"difference{_from(compared(results))}, 95 % interval", "paper",
+             "paper's difference", "verdict"], *_rows(results)]
+
+
+def compared(results: Results) -> str:
+    """Returns the title of the row that all others are compared with; "" where there are several."""
+    titles = {results["rows"][row["against"]]["title"] for row in results["rows"].values() if row["against"]}
+    return titles.pop() if len(titles) == 1 else ""
+
+
+def _from(title: str) -> str:
+    return f" from {title}" if title else ""
 
 
 def _rows(results: Results) -> Iterator[list[str]]:
@@ -108,7 +118,8 @@ def _rows(results: Results) -> Iterator[list[str]]:
         if row["difference"]:
             difference, low, high = map(float, row["difference"])
             interval = f" ({low:+{form}} to {high:+{form}})" if math.isfinite(low) else ""
-            change = f"{difference:+{form}}{interval} from {rows[row['against']]['title']}"
+            change = f"{difference:+{form}}{interval}" + ("" if compared(results) else _from(
+                rows[row["against"]]["title"]))
         other = rows[row["against"]]["published"] if row["against"] else None
         if None not in (row["published"], other):
             against = f"{row['published'] - other:+.3g}"
@@ -128,8 +139,8 @@ def notes(results: Results) -> list[str]:
           if number > 1 else []),
         f"Scale {results['scale']}; the runs took {duration(results['seconds'])} in all"
         + (f"; three seeds take about {results['cost']}." if results["cost"] else "."),
-        f"{results['processor']}, {counted(results['cores'], 'core')}, {results['date']}, "
-        + ", ".join(f"{package} {version}" for package, version in results["versions"].items()) + "."]
+        ", ".join([results["processor"], counted(results["cores"], "core"), results["date"], *(
+            f"{package} {version}" for package, version in results["versions"].items())]) + "."]
 
 
 def markdown(results: Results) -> str:

@@ -14,7 +14,8 @@ one workdir. --config.FIELD=VALUE sets a field of all runs, --config.NAME.FIELD=
 Rows are compared over pairs of runs of one seed by Student's t. The intervals of a table hold together at 95 %
 (Bonferroni). A claim about a row is: reproduced, if the interval is on the claimed side of 0; contradicted, if it is
 on the other; ordering only, if the mean alone is on the claimed side; not resolved at this scale otherwise, with the
-number of seeds that would resolve it. The table is in table.md and results.json in the workdir."""
+number of seeds that would resolve it. The workdir has
+results.json, table.md, table.tex, figure.svg, and report.html, a page with all of them and the command of every run."""
 
 from pathlib import Path
 

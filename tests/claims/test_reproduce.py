@@ -78,6 +78,8 @@ def test_rows_are_trained_measured_and_compared(home):
         assert line in result.out
     assert "each has 97.5 %" in result.out and "three seeds take about a second." in result.out
     assert (home / "claim/table.md").read_text() in result.out
+    for name in ("table.tex", "figure.svg", "report.html"):
+        assert "a low rate" in (home / "claim" / name).read_text()
     record = json_files.read(results.Results, home / "claim/results.json")
     assert record["rows"]["low"]["values"] == {"0": 1.0, "1": 1.1} and record["rows"]["low"]["verdict"] == "reproduced"
     assert record["date"] == "2026-11-28" and record["versions"] == {"lmrep": "0.1", "jax": "0.10"}

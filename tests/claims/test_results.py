@@ -52,9 +52,12 @@ def test_the_list_has_costs_and_states(monkeypatch):
 def test_the_table_in_markdown():
     lines = results.markdown(RESULTS).splitlines()
     assert {line.count("|") for line in lines[2:8]} == {7}
-    assert lines[5].endswith("| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) from the base & co | 80.5 | +0.5 | reproduced |")
-    assert lines[6] == ("| a deep one | 2.30 | +0.30 from the base & co |  |  | not resolved at this scale (about 7 "
-                        "seeds would) |")
+    assert lines[5].endswith("| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) | 80.5 | +0.5 | reproduced |")
+    assert lines[6] == "| a deep one | 2.30 | +0.30 |  |  | not resolved at this scale (about 7 seeds would) |"
+    assert lines[2].startswith("| setting | loss, nats | difference from the base & co, 95 % interval | paper |")
+    rows = RESULTS["rows"] | {"lost": RESULTS["rows"]["lost"] | {"against": "deep"}}
+    lines = results.markdown(RESULTS | {"rows": rows}).splitlines()
+    assert "| difference, 95 % interval |" in lines[2] and "| +0.30 from the base & co |" in lines[6]
     assert "The 3 intervals hold together at 95 % (Bonferroni): each has 98.33 %." in lines
 
 
@@ -90,4 +93,5 @@ def test_the_documentation_shows_the_results(monkeypatch):
     assert "| [`roberta_table1`](#roberta_table1) | Liu et al., 2019, table 1 |" in text
     assert text.count("| not run here |") == len(claims.installed()) - 1
     assert "## Liu et al., 2019, table 1 { #roberta_table1 }" in text and f"Made by: `{RESULTS['command']}`" in text
-    assert "| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) from the base & co | 80.5 | +0.5 | reproduced |" in text
+    assert "<svg" in text and "\n\n" not in text[text.index("<svg"):text.index("</svg>")]  # which would end the HTML
+    assert "| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) | 80.5 | +0.5 | reproduced |" in text
