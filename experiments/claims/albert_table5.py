@@ -1,5 +1,4 @@
-"""Who learns the order of sentences can tell it, and next-sentence prediction does not teach it (Lan et al., 2019,
-table 5).
+"""Next-sentence prediction does not teach the order of sentences; a loss of the order does (Lan et al., 2019, table 5).
 
     lmrep reproduce albert:table5 --workdir=claims/albert_table5 --seeds=0-2
 

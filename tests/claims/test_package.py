@@ -11,6 +11,10 @@ from lmrep.sweeps import process
 from tests import small
 
 SENTENCE = ["The", "old", "cat", "sees", "a", "dog", "."]
+WORDS = "".join(f'<sentence id="d.s{number}"><wf lemma="the" pos="DET">The</wf><instance id="d.s{number}.t" '
+                'lemma="cat" pos="NOUN">cat</instance></sentence>' for number in range(8))
+SENSES = {".data.xml": f'<corpus lang="en" source="small"><text id="d">{WORDS}</text></corpus>',
+          ".gold.key.txt": "".join(f"d.s{number}.t cat%1:0{number % 2}:00::\n" for number in range(8))}
 
 
 def scales(file):
@@ -48,10 +52,12 @@ def labelled_files(folder):
             f"{number}\t{word}\t_\tNOUN\t_\t_\t_\t_\t_\t_\n" for number, word in enumerate(SENTENCE, 1)) + "\n") * 8,
         "wnut17/{wnut17train.conll,emerging.dev.conll}": ("".join(
             f"{word}\t{'B-person' if word == 'cat' else 'O'}\n" for word in SENTENCE) + "\n") * 8,
-        "trec/{train_5500.label,TREC_10.label}": "NUM:dist How far is it ?\nLOC:city Where is the cat ?\n" * 8}
+        "trec/{train_5500.label,TREC_10.label}": "NUM:dist How far is it ?\nLOC:city Where is the cat ?\n" * 8,
+        "multi30k/{train.en,train.de,val.en,val.de}": "The cat sees a dog .\n" * 8}
+    for name in ("Training_Corpora/SemCor/semcor", "Evaluation_Datasets/semeval2007/semeval2007"):
+        texts |= {f"WSD_Evaluation_Framework/{name}{suffix}": text for suffix, text in SENSES.items()}
     for pattern, text in texts.items():
-        before, _, rest = pattern.partition("{")
-        names, _, after = rest.partition("}")
+        before, names, after = re.fullmatch(r"([^{]*){?([^}]*)}?(.*)", pattern).groups()
         for name in names.split(","):
             path = folder / f"{before}{name}{after}"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,14 +70,14 @@ def labelled_files(folder):
 
 
 def smallest(claim, seen):
-    """Returns the claim with the first row alone whose run, or one before it, has a page and objective that `seen`
-    lacks, without what is claimed; None if there is none."""
+    """Returns the claim with the first row alone whose run, or one before it, has a page that `seen` lacks, from random
+    parameters or another run, without what is claimed; None if there is none."""
     def before(run):
         return [name for earlier in re.findall(r"{(\w+)}", claim.runs[run][0]) for name in before(earlier)] + [run]
 
     for name, row in claim.rows.items():
         chain = before(claim.run_of(name))
-        kinds = {re.sub(r"{\w+}", "", claim.runs[run][0]) for run in chain}
+        kinds = {(claim.runs[run][0].partition(":")[0], "{" in claim.runs[run][0]) for run in chain}
         if not kinds <= seen:
             seen |= kinds
             return claim._replace(runs={run: claim.runs[run] for run in dict.fromkeys(chain)},
@@ -81,8 +87,8 @@ def smallest(claim, seen):
 
 @pytest.mark.slow
 def test_claims_of_the_package_run(tmp_path, monkeypatch):
-    """A row of every claim that has a page or choices which no claim before it has is trained for two steps and
-    measured, in this process to import once."""
+    """A row of every claim with a page which no claim before it has is trained for two steps and measured, in this
+    process to import once."""
     labelled_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(process, "run", lambda words, log, show: (Ending(small.command(*words).code, 0.0), 0))
