@@ -35,4 +35,4 @@ def get_claim(scale="miniature"):
             f"tuned_{name}": (f"{tuned},init={{{name}}}", changes) for name in PUBLISHED},
         rows={name: row._replace(published=PUBLISHED[name], run=f"tuned_{name}") for name, row in rows.items()},
         published="GLUE, for which higher is better", measure=measure,
-        cost=at_scale(scale, miniature="40 minutes on two cores", paper=""))
+        cost=at_scale(scale, miniature="half an hour on two cores", paper=""))

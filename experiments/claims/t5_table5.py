@@ -39,4 +39,4 @@ def get_claim(scale="miniature"):
         rows={name: Row(title, *(("mask", better, margin) if name != "mask" else ("", "", 0.0)), published,
                         f"tuned_{name}") for name, (title, _, published) in OBJECTIVES.items()},
         published="GLUE, for which higher is better", measure=measure,
-        cost=at_scale(scale, miniature="40 minutes on two cores", paper=""))
+        cost=at_scale(scale, miniature="half an hour on two cores", paper=""))

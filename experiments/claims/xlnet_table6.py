@@ -36,4 +36,4 @@ def get_claim(scale="miniature"):
             for name, (title, _, published) in PARTS.items()},
         published="accuracy on RACE, in %", measure=Measure(
             "accuracy of fine-tuned networks, %", metric, evaluate, lambda value: 100 * value),
-        cost=at_scale(scale, miniature="an hour on two cores", paper=""))
+        cost=at_scale(scale, miniature="40 minutes on two cores", paper=""))

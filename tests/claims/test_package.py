@@ -10,6 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.sweeps import process
 from tests import small
 
+STEPS = 8  # one for each stage of gradual unfreezing, whose shortest is an eighth of the steps
 SENTENCE = ["The", "old", "cat", "sees", "a", "dog", "."]
 WORDS = "".join(f'<sentence id="d.s{number}"><wf lemma="the" pos="DET">The</wf><instance id="d.s{number}.t" '
                 'lemma="cat" pos="NOUN">cat</instance></sentence>' for number in range(8))
@@ -49,7 +50,8 @@ def labelled_files(folder):
     texts = {
         "sst-trees/{train,dev}.txt": "(3 (2 The) (3 cat))\n(1 (2 A) (1 dog))\n" * 8,
         "ud-english-ewt/en_ewt-ud-{train,dev}.conllu": ("".join(
-            f"{number}\t{word}\t_\tNOUN\t_\t_\t_\t_\t_\t_\n" for number, word in enumerate(SENTENCE, 1)) + "\n") * 8,
+            f"{number}\t{word}\t_\t{'NOUN' if number % 2 else 'VERB'}\t_\t_\t_\t_\t_\t_\n"
+            for number, word in enumerate(SENTENCE, 1)) + "\n") * 8,
         "wnut17/{wnut17train.conll,emerging.dev.conll}": ("".join(
             f"{word}\t{'B-person' if word == 'cat' else 'O'}\n" for word in SENTENCE) + "\n") * 8,
         "trec/{train_5500.label,TREC_10.label}": "NUM:dist How far is it ?\nLOC:city Where is the cat ?\n" * 8,
@@ -87,7 +89,7 @@ def smallest(claim, seen):
 
 @pytest.mark.slow
 def test_claims_of_the_package_run(tmp_path, monkeypatch):
-    """A row of every claim with a page which no claim before it has is trained for two steps and measured, in this
+    """A row of every claim with a page which no claim before it has is trained for some steps and measured, in this
     process to import once."""
     labelled_files(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -98,7 +100,7 @@ def test_claims_of_the_package_run(tmp_path, monkeypatch):
         if claim is None:
             continue
         monkeypatch.setattr(claims, "load", lambda file, scale, claim=claim: claim)
-        result = small.command("reproduce", name, f"--workdir={tmp_path}/{name}", "--seeds=0", "--config.steps=2",
-                               "--config.evaluation.examples=8", "--config.log.report=False",
-                               "--config.log.tensorboard=False")
+        result = small.command("reproduce", name, f"--workdir={tmp_path}/{name}", "--seeds=0",
+                               f"--config.steps={STEPS}", "--config.evaluation.examples=8",
+                               "--config.log.report=False", "--config.log.tensorboard=False")
         assert result.code == 0 and "not measured" not in result.out, (name, result)
