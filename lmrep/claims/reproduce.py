@@ -79,7 +79,7 @@ def reproduce(
     claim = claims.load(file, scale)
     if train:
         _check_directory(directory)
-    per_run = _per_run(overrides, claim.runs)
+    per_run = overrides_by_run(overrides, claim.runs)
     runs = {seed: chains.resolve(claim.runs, per_run | {f"{name}.seed": str(seed) for name in claim.runs},
                                  directory / f"seed={seed}", file) for seed in seeds}
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,
@@ -112,7 +112,7 @@ def _check_directory(directory: Path) -> None:
             raise UserError(f"{directory} holds {what}, not the runs of a claim; give another --workdir")
 
 
-def _per_run(overrides: Mapping[str, str], runs: Collection[str]) -> dict[str, str]:
+def overrides_by_run(overrides: Mapping[str, str], runs: Collection[str]) -> dict[str, str]:
     """Returns {NAME.FIELD: value}, in which a field of all runs is a field of each. Raises UserError for a seed."""
     fields = {}
     for path, value in overrides.items():

@@ -2,6 +2,7 @@
 
     lmrep reproduce --list
     lmrep reproduce roberta:table1 --workdir=claims/roberta_table1 --seeds=0-2
+    lmrep reproduce roberta:table1 --scale=paper --plan --topology=v5e:4x4 --config.cost.price_per_hour=1.2
 
 A claim is a file of experiments/claims/: what the paper says, its figures, the runs as choices and fields of pages,
 and the measure by which all rows are evaluated in the same way. --config=FILE.py is a claim of your own. --list shows
@@ -28,6 +29,8 @@ FLAGS = {
     "seeds": Flag("0-2", "the seeds of every run, as 0-4 or 0,1,7"),
     "budget": Flag("", "a time such as 2h, after which no further run is started; the same command continues"),
     "show": Flag(False, "show the results so far, and train nothing"),
+    "plan": Flag(False, "plan every run for --topology, as lmrep plan does, and train nothing"),
+    "topology": Flag("h100:8", "the hardware of --plan, such as v5e:4x4 or h100:8"),
     "data_dir": DATA_DIR,
 }
 
@@ -51,12 +54,22 @@ def run(arguments: Arguments) -> int:
     if len(arguments.words) + bool(arguments.config_file) != 1:
         raise UserError("lmrep reproduce takes one claim, such as roberta:table1, or --config=FILE.py; lmrep reproduce "
                         "--list shows those of the package")
-    from lmrep.claims.reproduce import reproduce
+    from lmrep.claims.reproduce import overrides_by_run, reproduce
 
+    file, seeds = claims.find(arguments.config_file or arguments.words[0]), settings.parse_seeds(flags.seeds)
+    if flags.plan:
+        from lmrep.claims import plan
+        from lmrep.planning import hardware
+
+        claim, devices = claims.load(file, flags.scale), hardware.find(flags.topology)
+        print(f"{claim.paper}, scale {flags.scale}, {flags.topology}{f': {devices.note}' if devices.note else ''}\n")
+        for line in plan.lines(claim, file, Path(arguments.workdir or f"claims/{file.stem}").absolute(),
+                               overrides_by_run(dict(arguments.overrides), claim.runs), devices, len(seeds)):
+            print(line, flush=True)
+        return 0
     result = reproduce(
-        claims.find(arguments.config_file or arguments.words[0]), Path(arguments.required_workdir()).absolute(),
-        scale=flags.scale, seeds=settings.parse_seeds(flags.seeds), overrides=dict(arguments.overrides),
-        budget=parse_duration(flags.budget, "--budget") if flags.budget else math.inf, data_dir=flags.data_dir,
-        train=not flags.show)
+        file, Path(arguments.required_workdir()).absolute(), scale=flags.scale, seeds=seeds,
+        overrides=dict(arguments.overrides), budget=parse_duration(flags.budget, "--budget") if flags.budget else
+        math.inf, data_dir=flags.data_dir, train=not flags.show)
     print(f"\n{result}", flush=True)
     return RunFault.exit_code if result.failures else 0
