@@ -23,6 +23,7 @@ def run(tmp_path, monkeypatch):
     return lambda *flags: small.command("reproduce", f"--config={tmp_path}/claim.py", "--plan", *flags)
 
 
+@pytest.mark.slow
 def test_runs_are_planned_and_summed_over_seeds(run, tmp_path):
     """A run may start from another one; one that cannot be planned, or whose data decide its steps, says so."""
     result = run("--topology=cpu:2", "--seeds=0-3", "--config.cost.price_per_hour=3600")
