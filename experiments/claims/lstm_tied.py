@@ -24,6 +24,6 @@ def get_claim(scale="miniature"):
     return Claim(
         paper="Press and Wolf, 2017", statement="Tied tables have a lower perplexity.",
         runs={"untied": (page, fields), "tied": (f"{page},tied=yes", fields)},
-        rows={"untied": Row("an output layer beside the table"), "tied": Row("the table", "untied", "below")},
+        rows={"untied": Row("separate output layer"), "tied": Row("tied tables", "untied", "below")},
         measure=Measure("perplexity", "lm_loss", {"split": "test"}, math.exp),
         cost=at_scale(scale, miniature="15 minutes on two cores", paper=""))
