@@ -11,6 +11,7 @@ from lmrep.sweeps import process
 from tests import small
 
 STEPS = 8  # one for each stage of gradual unfreezing, whose shortest is an eighth of the steps
+SMALLER = {"elmo_cove": ["--config.translation.tokenizer.vocab_size=64"]}  # of the few sentences below
 SENTENCE = ["The", "old", "cat", "sees", "a", "dog", "."]
 WORDS = "".join(f'<sentence id="d.s{number}"><wf lemma="the" pos="DET">The</wf><instance id="d.s{number}.t" '
                 'lemma="cat" pos="NOUN">cat</instance></sentence>' for number in range(8))
@@ -55,7 +56,8 @@ def labelled_files(folder):
         "wnut17/{wnut17train.conll,emerging.dev.conll}": ("".join(
             f"{word}\t{'B-person' if word == 'cat' else 'O'}\n" for word in SENTENCE) + "\n") * 8,
         "trec/{train_5500.label,TREC_10.label}": "NUM:dist How far is it ?\nLOC:city Where is the cat ?\n" * 8,
-        "multi30k/{train.en,train.de,val.en,val.de}": "The cat sees a dog .\n" * 8}
+        "multi30k/{train.en,train.de,val.en,val.de}": "A quick brown fox jumps over the lazy dog .\nFive boxing "
+                                                       "wizards jump very quickly to vex bold jackals .\n" * 8}
     for name in ("Training_Corpora/SemCor/semcor", "Evaluation_Datasets/semeval2007/semeval2007"):
         texts |= {f"WSD_Evaluation_Framework/{name}{suffix}": text for suffix, text in SENSES.items()}
     for pattern, text in texts.items():
@@ -102,5 +104,6 @@ def test_claims_of_the_package_run(tmp_path, monkeypatch):
         monkeypatch.setattr(claims, "load", lambda file, scale, claim=claim: claim)
         result = small.command("reproduce", name, f"--workdir={tmp_path}/{name}", "--seeds=0",
                                f"--config.steps={STEPS}", "--config.evaluation.examples=8",
-                               "--config.log.report=False", "--config.log.tensorboard=False")
+                               "--config.log.report=False", "--config.log.tensorboard=False",
+                               *SMALLER.get(name, ()))
         assert result.code == 0 and "not measured" not in result.out, (name, result)
