@@ -7,10 +7,8 @@ from pathlib import Path
 from lmrep.claims.claim import Claim
 from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
-from lmrep.experiment import config as experiments
 from lmrep.experiment.record import Experiment
 from lmrep.interop import chain as chains
-from lmrep.interop.checkpoint_config import load_config
 from lmrep.planning import plan, table
 from lmrep.planning.hardware import Hardware
 
@@ -33,13 +31,11 @@ def lines(
     Raises:
       UserError: a config is invalid.
     """
-    chain, costs, planned = chains.resolve(claim.runs, overrides, directory, file), [], {}
+    chain, costs = chains.resolve(claim.runs, overrides, directory, file), []
     yield table.markdown(HEAD)
     yield table.markdown(["---"] * len(HEAD))
     for run in chain:
-        config = load_config(run.file, run.argument, run.texts, run.directory, planned)
-        planned[run.directory] = experiments.parse(config)
-        cells, cost = _plan(planned[run.directory], hardware)
+        cells, cost = _plan(run.experiment, hardware)
         costs += [cost] if cost else []
         yield table.markdown([run.name, *cells])
     times = seeds * math.fsum(cost.hours for cost in costs), seeds * math.fsum(cost.chip_hours for cost in costs)

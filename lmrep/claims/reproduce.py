@@ -82,6 +82,8 @@ def reproduce(
     per_run = overrides_by_run(overrides, claim.runs)
     runs = {seed: chains.resolve(claim.runs, per_run | {f"{name}.seed": str(seed) for name in claim.runs},
                                  directory / f"seed={seed}", file) for seed in seeds}
+    for chain in runs.values() if train else ():
+        chains.check_labelled_files(chain)
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,
                                      "measure": [claim.measure.metric, dict(claim.measure.evaluate)]}, train)
     failures = []

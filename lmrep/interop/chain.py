@@ -11,9 +11,12 @@ from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
+from lmrep.data.records import files
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
+from lmrep.experiment.record import Experiment
 from lmrep.interop.checkpoint_config import load_config
+from lmrep.storage.workdir import CONFIG
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +29,16 @@ class ChainRun(NamedTuple):
     argument: str  # the choices after the colon
     overrides: tuple[tuple[str, Any], ...]  # (path, value) of fields of its config
     directory: str  # its workdir, WORKDIR/NAME
+    experiment: Experiment  # what its config is now, before runs that it starts from are trained
 
     @property
     def texts(self) -> tuple[tuple[str, str], ...]:
         """Returns the overrides as the command line takes them."""
-        return tuple((path, value if isinstance(value, str) else repr(value)) for path, value in self.overrides)
+        return _texts(self.overrides)
+
+
+def _texts(overrides: Sequence[tuple[str, Any]]) -> tuple[tuple[str, str], ...]:
+    return tuple((path, value if isinstance(value, str) else repr(value)) for path, value in overrides)
 
 
 def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str | os.PathLike) -> list[ChainRun]:
@@ -65,7 +73,7 @@ def resolve(
     parent = str(workdir).rstrip("/")
     parent = remote.as_url(parent) or str(Path(as_path(parent)).absolute())
     directories = {name: f"{parent}/{name}" for name in pages}
-    chain, planned = [], {}
+    chain: list[ChainRun] = []
     for name, (text, changes) in pages.items():
         earlier = {run.name: run.directory for run in chain}
         try:
@@ -74,18 +82,37 @@ def resolve(
             raise UserError(f"{file}: the run {name} is {text!r}; expected FILE.py:CHOICES, with {{NAME}} only for the "
                             f"workdir of an earlier run ({', '.join(earlier) or 'there is none'}): {error}") from None
         given = {path.partition(".")[2]: value for path, value in overrides.items() if path.partition(".")[0] == name}
-        chain.append(ChainRun(name, page, choices, tuple((changes | given).items()), directories[name]))
+        fields = tuple((changes | given).items())
         try:
-            loaded = load_config(page, choices, chain[-1].texts, directories[name], planned)
-            planned[directories[name]] = experiments.parse(loaded)
+            experiment = experiments.parse(load_config(page, choices, _texts(fields), directories[name], {
+                run.directory: run.experiment for run in chain}))
         except UserError as error:
             raise UserError(f"run {name} of the chain: {error}") from None
+        chain.append(ChainRun(name, page, choices, fields, directories[name], experiment))
     return chain
+
+
+def check_labelled_files(chain: Sequence[ChainRun]) -> None:
+    """Checks before the first run that the labelled files of all runs that have not begun are there. Raises UserError
+    with the run and the files if they are not."""
+    for run in chain:
+        if not run.experiment.labelled or (Path(run.directory) / CONFIG).is_file():
+            continue
+        for source in run.experiment.data_sets():
+            for split in ("train", "validation"):
+                pattern = getattr(source.data, split)
+                if pattern and not source.data.tfds and source.data.format != "tfds":
+                    try:
+                        files.find(pattern, split)
+                    except UserError as error:
+                        raise UserError(f"run {run.name} of the chain: {error}, or give others as "
+                                        f"--config.{run.name}.data.{split}=FILES") from None
 
 
 def in_order(chain: Sequence[ChainRun]) -> Iterator[ChainRun]:
     """Yields the runs, each to be trained before the next. Warns if a run that later ones started from was trained
-    further."""
+    further. Raises UserError as `check_labelled_files`."""
+    check_labelled_files(chain)
     for number, run in enumerate(chain, 1):
         before = _newest(run)
         yield run

@@ -89,6 +89,14 @@ def smallest(claim, seen):
     return None
 
 
+def test_missing_labelled_files_are_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = small.command("reproduce", "bert:table5", "--workdir=claim", "--seeds=0")
+    assert result.code == 2 and not (tmp_path / "claim").exists(), result
+    for text in ("tuned_full", "'sst-trees/train.txt' match no file", "--config.tuned_full.data.train=FILES"):
+        assert text in result.err
+
+
 @pytest.mark.slow
 def test_claims_of_the_package_run(tmp_path, monkeypatch):
     """A row of every claim with a page which no claim before it has is trained for some steps and measured, in this

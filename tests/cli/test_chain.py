@@ -7,6 +7,7 @@ import pytest
 import lmrep
 from lmrep.config import loading
 from lmrep.experiment import page_files
+from lmrep.experiment.record import Experiment
 from lmrep.interop import chain
 from tests import small
 
@@ -96,7 +97,7 @@ def test_the_same_command_continues_a_chain_bit_for_bit(home, whole, tmp_path, l
 
 
 def test_a_warning_names_later_runs_of_one_that_is_trained_further(tmp_path, caplog):
-    runs = [chain.ChainRun(name, "", "", (), str(tmp_path / name)) for name in ("a", "b", "c")]
+    runs = [chain.ChainRun(name, "", "", (), str(tmp_path / name), Experiment()) for name in ("a", "b", "c")]
     for name in "abc":
         (tmp_path / name / "checkpoints/4").mkdir(parents=True)
     assert [run.name for run in chain.in_order(runs)] == ["a", "b", "c"] and not caplog.records
@@ -113,6 +114,7 @@ def test_a_warning_names_later_runs_of_one_that_is_trained_further(tmp_path, cap
     ("--config.adapt.stepps=3", "run adapt of the chain: config has no field 'stepps'"),
     ("--config.task.batch_size=x", "run task of the chain: config.batch_size cannot be 'x'"),
     ("--config.task.model.width=33", "run task of the chain"),
+    ("--config.task.data.train=nowhere.tsv", "run task of the chain: the train files 'nowhere.tsv' match no file"),
 ])
 def test_all_configs_are_checked_before_the_first_run(home, tmp_path, flag, text):
     result = train(home, tmp_path / "runs", flag)
