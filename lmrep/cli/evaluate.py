@@ -125,14 +125,16 @@ def run(arguments: Arguments) -> None:
 
 def _over_time(evaluate: Callable[..., Any], steps: Sequence[int]) -> None:
     """Evaluates the checkpoints of `steps`, stores each result, and prints a table of their metrics."""
-    rows: list[list[str]] = []
+    numbers: dict[int, dict[str, float]] = {}
     for step in steps:
         measured = evaluate(step=step)
         measured.store()
-        numbers = {name: value for name, value in measured.values.items() if isinstance(value, int | float)}
-        rows = rows or [["step", *numbers]]
-        rows.append([f"{step:,}", *(f"{value:,.5g}" for value in numbers.values())])
-    print(aligned(rows, str.rjust), flush=True)
+        numbers[step] = {name: value for name, value in measured.values.items() if isinstance(value, int | float)}
+    # Stages may have different objectives.
+    names = dict.fromkeys(name for values in numbers.values() for name in values)
+    rows = [[f"{step:,}", *(f"{values[name]:,.5g}" if name in values else "" for name in names)]
+            for step, values in numbers.items()]
+    print(aligned([["step", *names], *rows], str.rjust), flush=True)
 
 
 def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:

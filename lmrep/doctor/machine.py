@@ -147,7 +147,8 @@ def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShape
     existing = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(size, number * size - existing)
     subject = f"up to {number} checkpoints of {byte_size(size)} need"
-    return disk_space(subject, directory, needed, {}, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
+    return disk_space(subject, directory, needed, {}, "--workdir, or lower checkpoint.keep and checkpoint.keep_best, "
+                      "or name fewer checkpoint.steps")
 
 
 def disk_space(subject: str, directory: Path, needed: int, taken: Mapping[int, int], alternatives: str) -> Result:
