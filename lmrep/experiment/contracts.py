@@ -121,9 +121,10 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
             raise UserError(f"{what}: score gives {len(result.predictions):,} predictions for {len(records):,} "
                             "records; correct this component")
         _check_names(what, "score measures", result.metrics, {*metrics, "loss"})
-        if result.metrics and row.best and row.best not in result.metrics:
-            raise UserError(f"{what}: its row compares checkpoints by {row.best!r}, which score does not measure; it "
-                            f"measures {', '.join(result.metrics)}; correct this component")
+        for metric in ("loss", row.best) if result.metrics else ():
+            if metric and metric not in result.metrics:
+                raise UserError(f"{what}: validation needs {metric!r}, which score does not measure; it measures "
+                                f"{', '.join(result.metrics)}; correct this component")
         return result
 
     def resolve(c: Any, records: Sequence[Record]) -> Any:

@@ -303,9 +303,6 @@ class Trainer:
         params = averaged(state.params, state.opt_state) if config.evaluation.averaged else state.params
         batches = self._watch.through(stage.validation(evaluator.indices), "validation")
         values = evaluator(params, batches, state.carry.shared)
-        if "loss" not in values:
-            raise RunFault(f"validation gives {', '.join(values)} and no loss; correct `score` of the task "
-                           f"{stage.objective.name!r}")
         if not np.isfinite(values["loss"]):
             reason = f"the validation loss is {values['loss']}: an update broke the parameters"
             self._handle_fault(step, index, reason, [], updated=True)

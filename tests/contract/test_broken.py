@@ -389,11 +389,12 @@ def test_an_error_in_a_function_of_a_task_names_the_task_and_its_file(name):
         called(None, None)
 
 
-def test_a_task_whose_score_lacks_the_metric_of_checkpoints_is_named():
+@pytest.mark.parametrize(("measured", "missing"), [("loss", "micro_f1"), ("micro_f1", "loss")])
+def test_a_task_whose_score_lacks_a_metric_of_validation_is_named(measured, missing):
     checked = contracts.checked_task("topics", topics.DEFINITION._replace(
-        score=lambda c, records, units, outputs: Result({"loss": 1.0}, [])))
-    with pytest.raises(UserError, match=r"^task 'topics' \(.*topics\.py\): .*checkpoints by 'micro_f1', which score "
-                                        "does not measure; it measures loss; correct this component"):
+        score=lambda c, records, units, outputs: Result({measured: 1.0}, [])))
+    with pytest.raises(UserError, match=rf"^task 'topics' \(.*topics\.py\): validation needs '{missing}', which score "
+                                        f"does not measure; it measures {measured}; correct this component"):
         checked.score(topics.Config(), [], None, None)
 
 

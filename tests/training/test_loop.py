@@ -191,21 +191,6 @@ def test_a_best_metric_that_validation_lacks_stops_the_run_at_its_first_validati
     assert Checkpoints(tmp_path).steps() == []
 
 
-def test_a_validation_without_loss_stops_the_run(tmp_path, monkeypatch):
-    class Scripted:
-        indices = range(1)
-
-        def __init__(self, *_):
-            pass
-
-        def __call__(self, *_):
-            return {"f1": 0.5}
-
-    monkeypatch.setattr(loop, "Evaluator", Scripted)
-    with pytest.raises(RunFault, match="validation gives f1 and no loss"):
-        Trainer([stage()], make_mesh(1, 1, 1), 0, RunOutputs(Checkpoints(tmp_path)), TrainerConfig()).run(None)
-
-
 def test_progress_shows_headline_metrics_in_their_formats(tmp_path):
     metrics = COMMON | {"f1": Metric("F1", format=".2%", headline=True)}
     shown = run(tmp_path, stage(with_f1(), validation=False, metrics=metrics)).shown[-1][1]
