@@ -78,9 +78,12 @@ def resolve(
         earlier = {run.name: run.directory for run in chain}
         try:
             page, _, choices = text.format_map(earlier).partition(":")
+            changes = {path: value.format_map(earlier) if isinstance(value, str) else value
+                       for path, value in changes.items()}
         except (KeyError, ValueError, IndexError) as error:
-            raise UserError(f"{file}: the run {name} is {text!r}; expected FILE.py:CHOICES, with {{NAME}} only for the "
-                            f"workdir of an earlier run ({', '.join(earlier) or 'there is none'}): {error}") from None
+            raise UserError(f"{file}: the run {name} is {text!r} with {dict(changes)}; expected FILE.py:CHOICES and "
+                            "fields, with {NAME} only for the workdir of an earlier run "
+                            f"({', '.join(earlier) or 'there is none'}): {error}") from None
         given = {path.partition(".")[2]: value for path, value in overrides.items() if path.partition(".")[0] == name}
         fields = tuple((changes | given).items())
         try:

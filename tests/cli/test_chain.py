@@ -6,6 +6,7 @@ import pytest
 
 import lmrep
 from lmrep.config import loading
+from lmrep.core.errors import UserError
 from lmrep.experiment import page_files
 from lmrep.experiment.record import Experiment
 from lmrep.interop import chain
@@ -44,6 +45,17 @@ def get_config(argument=""):
     c.log.update({{"every": 1, "tensorboard": False, "report": False}})
     return c
 '''
+
+
+STUDENT = ("distilbert.py:size=tiny,init={teacher}", {"frozen.teacher": "{teacher}", "init_mapping": {"a": "{b}"}})
+
+
+def test_fields_name_the_workdirs_of_earlier_runs(tmp_path):
+    teacher, student = chain.resolve({"teacher": ("bert.py:size=tiny", {}), "student": STUDENT}, {}, tmp_path, "own.py")
+    assert student.experiment.init == student.experiment.frozen["teacher"] == teacher.directory
+    with pytest.raises(UserError, match=r"own.py: the run student is 'distilbert.*frozen.teacher': .*only for the "
+                                        r"workdir of an earlier run \(tutor\): 'teacher'"):
+        chain.resolve({"tutor": ("bert.py:size=tiny", {}), "student": STUDENT}, {}, tmp_path, "own.py")
 
 
 @pytest.fixture(scope="module")
