@@ -86,6 +86,8 @@ def test_texts_of_every_type(tmp_path, type_):
     ({"text": [1]}, {"needed": ["text"]}, r"row 1: 'text' is 1; expected a string"),
     ({"text": pa.array(["a", b"caf\xe9"], pa.binary())}, {}, r"row 2 is not UTF-8 .*0xe9"),
     ({"text": pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xe9"]).buffers())}, {}, "row 1 is not UTF-8"),
+    ({"words": pa.array([["a", b"\xe9"]], pa.list_(pa.binary())).view(pa.list_(pa.string()))}, {},
+     "row 1 is not UTF-8"),
     ({"text": pa.array([], pa.string())}, {}, "has no examples")])
 def test_refusals(tmp_path, columns, settings, message):
     path = write(tmp_path / "a.parquet", columns)
@@ -103,3 +105,13 @@ def test_a_damaged_or_compressed_file_is_named(tmp_path):
     (tmp_path / "b.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
     with pytest.raises(UserError, match=r"b\.parquet\.gz is compressed.*unpack it"):
         fields(str(tmp_path / "b.parquet.gz"))
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.binary()])
+def test_bytes_that_are_not_utf_8_are_replaced(tmp_path, caplog, type_):
+    stored = pa.large_binary() if type_ == pa.large_string() else pa.binary()
+    texts = pa.array([b"caf\xe9", "caf\u00e9".encode()], stored).view(type_)
+    path = write(tmp_path / "a.parquet", {"text": texts, "words": [["a"], ["b"]]})
+    assert fields(path, undecodable="replace") == [{"text": "caf\ufffd", "words": ["a"]},
+                                                   {"text": "caf\u00e9", "words": ["b"]}]
+    assert "replaced by U+FFFD in 1 examples" in caplog.text

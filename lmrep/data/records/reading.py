@@ -54,7 +54,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     if damaged:
         log.warning("left out %d examples of %s that cannot be read; the first: %s", len(damaged), pattern, damaged[0])
     if replaced:
-        log.warning("%s: halves of surrogate pairs are replaced by U+FFFD in %s examples, first in %s", pattern,
+        log.warning("%s: what is not a character is replaced by U+FFFD in %s examples, first in %s", pattern,
                     f"{len(replaced):,}", replaced[0])
     if split == "train" and any(config.label_map.values()) and labels and not labels & set(config.label_map):
         raise UserError(f"config.data.label_map has none of the labels of {pattern}: it maps "
