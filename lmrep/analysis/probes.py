@@ -72,6 +72,7 @@ class ProbeRecord(TypedDict):
     examples: Sizes
     layers: list[LayerRecord]
     untrained: NotRequired[list[LayerRecord]]
+    step: NotRequired[Count]  # of the run's checkpoint; not of a published directory
 
 
 class ProbesFile(TypedDict):
@@ -89,7 +90,9 @@ class Vectors(NamedTuple):
     position: np.ndarray  # int64 [m], the token of the unit; 0 for texts
 
 
-def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False) -> dict[str, Any]:
+def probe(
+    config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False, step: int | None = None,
+) -> dict[str, Any]:
     """Trains a classifier on each layer of a network.
 
     Args:
@@ -97,6 +100,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
       source: a workdir or a published directory.
       examples: number of training examples, evenly spaced; 0: all.
       untrained: also probe a network with the same config and random parameters.
+      step: of the checkpoint of the run; None for the default one.
 
     Returns:
       The fields of `ProbeRecord`. `layers` and, if measured, `untrained` have `metrics` and `intervals` (bootstrap
@@ -106,7 +110,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
       UserError: the task is neither tagging nor classification, or has no validation data; the checkpoint is
         incomplete or of another network.
     """
-    experiment, checkpoint = _load_source(config, source)
+    experiment, checkpoint = _load_source(config, source, step)
     prepared = build.prepare_data(experiment, Path())  # nothing is stored
     experiment = prepared.experiment
     model = experiments.build_model(experiment, prepared.tokenizer.size)
@@ -125,11 +129,14 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     return {"name": experiment.name, "task": task.objective_name, "source": checkpoint.name,
             "best": experiment.checkpoint.best, "data": {split: getattr(experiment.data, split) for split in splits},
             "examples": {split: len(labelled) for split, (labelled, _) in splits.items()}, "seed": experiment.seed,
-            **results}
+            **({} if checkpoint.step is None else {"step": checkpoint.step}), **results}
 
 
-def _load_source(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_from.SourceCheckpoint]:
-    """Loads the checkpoint `source`. Returns the experiment with its network and tokenizer, and the checkpoint."""
+def _load_source(
+    config: Any, source: str | os.PathLike, step: int | None,
+) -> tuple[Experiment, init_from.SourceCheckpoint]:
+    """Loads the checkpoint `source`, a run at `step`. Returns the experiment with its network and tokenizer, and the
+    checkpoint."""
     if config.objective.name not in TASKS:
         raise UserError("probing needs the config of a task, which names labelled examples: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
@@ -144,7 +151,7 @@ def _load_source(config: Any, source: str | os.PathLike) -> tuple[Experiment, in
     if not experiment.data.validation:
         raise UserError("data.validation is empty, and probes are measured on it; give validation examples: "
                         "--config.data.validation=dev.tsv")
-    return experiment, init_from.load(source)
+    return experiment, init_from.load(source, step)
 
 
 def _examples(prepared: Data, model: Model, split: str, count: int) -> tuple[list[Record], Examples]:

@@ -31,14 +31,14 @@ the published figures of GPT-2 leave out: Salazar et al., 2020); the pseudo-log-
 masks; for one that detects replaced tokens, the sum of the log probabilities that each token is original."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from lmrep.cli.arguments import DATA_DIR, ENSEMBLE, STEP, Arguments, Flag
+from lmrep.cli import over_time
+from lmrep.cli.arguments import DATA_DIR, ENSEMBLE, Arguments, Flag
 from lmrep.config.record import Bounds
-from lmrep.core.errors import UserError
-from lmrep.core.messages import aligned, show_messages
+from lmrep.core.messages import show_messages
 from lmrep.core.paths import as_path, as_paths
 
 FLAGS = {
@@ -77,9 +77,7 @@ FLAGS = {
                      "scored too, of a model that predicts from left to right"),
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
                 "and Ivanova, 2023); log_probability: from left to right (XLNet)"),
-    "step": STEP,
-    "checkpoints": Flag("", "all: evaluate every checkpoint of the run, and print a table with a row for each; "
-                        "checkpoint.steps says which a run keeps"),
+    **over_time.FLAGS,
     "data_dir": DATA_DIR,
 }
 
@@ -91,7 +89,6 @@ def run(arguments: Arguments) -> None:
     from lmrep.core.host import use_devices_per_core
     from lmrep.inference import pairs
     from lmrep.inference.evaluate import measure
-    from lmrep.storage import remote_workdir
 
     show_messages()
     flags = arguments.flags
@@ -109,11 +106,8 @@ def run(arguments: Arguments) -> None:
         ensemble=flags.ensemble,
         model=given("memory", "clamp", "same_length"), search=given("beams", "length_penalty", "penalty"),
         pointer=given("window", "weight", "theta", prefix="pointer_"))
-    if flags.checkpoints:
-        if flags.checkpoints != "all" or arguments.step is not None:
-            raise UserError(f"--checkpoints is {flags.checkpoints!r}, and --step {flags.step}; expected "
-                            "--checkpoints=all, or --step of one checkpoint")
-        _over_time(evaluate, remote_workdir.saved_steps(workdir))
+    if steps := over_time.checkpoints(arguments, workdir):
+        over_time.measure(steps, evaluate)
         return
     measured = evaluate(step=arguments.step)
     if flags.pairs:
@@ -121,20 +115,6 @@ def run(arguments: Arguments) -> None:
     elif measured.values:  # a task has none for examples without targets
         _print(measured.values, measured.intervals)
     measured.store()
-
-
-def _over_time(evaluate: Callable[..., Any], steps: Sequence[int]) -> None:
-    """Evaluates the checkpoints of `steps`, stores each result, and prints a table of their metrics."""
-    numbers: dict[int, dict[str, float]] = {}
-    for step in steps:
-        measured = evaluate(step=step)
-        measured.store()
-        numbers[step] = {name: value for name, value in measured.values.items() if isinstance(value, int | float)}
-    # Stages may have different objectives.
-    names = dict.fromkeys(name for values in numbers.values() for name in values)
-    rows = [[f"{step:,}", *(f"{values[name]:,.5g}" if name in values else "" for name in names)]
-            for step, values in numbers.items()]
-    print(aligned([["step", *names], *rows], str.rjust), flush=True)
 
 
 def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:

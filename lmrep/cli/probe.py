@@ -5,13 +5,19 @@ run or a published directory, whose network and tokenizer are used. The network'
 classifiers of all layers are trained together; the network does not change. --untrained probes a network of the same
 config with random parameters too, since much can be read from the words alone.
 
+--checkpoints=all probes every checkpoint of a run. The network of --untrained, which is the same for all of them, is
+probed once, with the first.
+
 The result is also written to probes.json in the workdir, and shown by lmrep report; of a published directory, to the
 file that --output names."""
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from lmrep.cli import over_time
 from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output
@@ -21,6 +27,7 @@ from lmrep.core.paths import as_path
 FLAGS = {
     "examples": Flag(0, "the number of training examples, at equal distances; 0: all", bounds=at_least(0)),
     "untrained": Flag(False, "probe a network with random parameters too"),
+    **over_time.FLAGS,
     "output": Flag("", "the JSON file to write (default: probes.json in the workdir)", as_path),
 }
 
@@ -34,6 +41,7 @@ def run(arguments: Arguments) -> None:
 
     from lmrep.analysis import probes
     from lmrep.core import remote
+    from lmrep.inference.evaluate import Measured
     from lmrep.interop import conversion
 
     output = Path(flags.output) if flags.output else None
@@ -42,12 +50,30 @@ def run(arguments: Arguments) -> None:
     if output:
         check_output(output)
         probes.stored(output)  # a damaged file is refused now
+    steps = over_time.checkpoints(arguments, workdir)
     show_messages()
-    result = probes.probe(dataclasses.replace(arguments, workdir=None).load_config(), workdir, flags.examples,
-                          flags.untrained)
+
+    def probe(step: int | None, untrained: bool) -> dict[str, Any]:
+        config = dataclasses.replace(arguments, workdir=None).load_config()
+        return probes.probe(config, workdir, flags.examples, untrained, step)
+
+    def store(result: dict[str, Any]) -> None:
+        if output:
+            probes.store(result, output)
+
+    def best_by_layer(step: int) -> Measured:
+        result = probe(step, flags.untrained and step == steps[0])
+        if step == steps[0]:
+            print(f"{probes.table(result)[0][1]} of linear classifiers on every layer:", flush=True)
+        return Measured({f"layer {number}": float(layer["metrics"][result["best"]])
+                         for number, layer in enumerate(result["layers"])}, {}, partial(store, result))
+
+    if steps:
+        over_time.measure(steps, best_by_layer)
+        return
+    result = probe(arguments.step, flags.untrained)
     head, rows = probes.table(result)
     print(probes.describe(result))
     print(aligned([head, *rows]))
     sys.stdout.flush()
-    if output:
-        probes.store(result, output)
+    store(result)

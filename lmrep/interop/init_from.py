@@ -48,23 +48,29 @@ class SourceCheckpoint(NamedTuple):
     network: dict[str, Any]  # the fields of its network's config
     # the fields of the config of the objective that it was trained with; {} if that is unknown
     objective: Mapping[str, Any] = {}
+    step: int | None = None  # of a run; None for a published directory
 
 
-def load(path: str | os.PathLike) -> SourceCheckpoint:
-    """Reads the parameters of a run in a workdir, at its default checkpoint, or of a published directory.
+def load(path: str | os.PathLike, step: int | None = None) -> SourceCheckpoint:
+    """Reads the parameters of a run in a workdir, at its checkpoint `step` or its default one, or of a published
+    directory.
 
     Raises:
-      UserError: there is no such directory, or a value is not finite.
+      UserError: there is no such directory or checkpoint, or a value is not finite.
       RunFault: no checkpoint verifies.
     """
     directory = directory_of(path)
     if conversion.is_workdir(directory):
-        run = load_run(path)
+        run = load_run(path, step)
         params = {name: np.asarray(value) for name, value in flatten(trainable(run.params)).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment.model))
         stage = experiments.stage_at(run.experiment, run.step)
         objective = {"name": stage.objective_name, **dataclasses.asdict(stage.objective)}
-        source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network, objective)
+        source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network, objective,
+                                  run.step)
+    elif step is not None:
+        raise UserError(f"the step is {step}, and {path} is a published directory, which has one checkpoint; leave the "
+                        "step out")
     else:
         checkpoint = read_published(directory)
         network, task = dataclasses.asdict(checkpoint.config), checkpoint.task

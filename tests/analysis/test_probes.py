@@ -92,6 +92,26 @@ def test_entity_tags_are_probed_and_damaged_results_are_kept(home, tmp_path):
 
 
 @pytest.mark.slow
+def test_all_checkpoints_are_probed_and_stored_by_step(home, probed, tmp_path):
+    """Each as by --step alone; the network of random parameters once."""
+    output, one = tmp_path / "all.json", tmp_path / "one.json"
+    flags = ["--untrained", "--examples=20"]
+    answer = command(home, "tag", "conll", "--checkpoints=all", f"--output={output}", *flags)
+    assert answer.code == 0 and command(home, "tag", "conll", "--step=8", f"--output={one}", *flags).code == 0, answer
+    results = probes.read(output)
+    assert [result["step"] for result in results] == [4, 8, 12]
+    assert ["untrained" in result for result in results] == [True, False, False]
+    [alone] = probes.read(one)
+    assert alone["layers"] == results[1]["layers"] and alone["untrained"] == results[0]["untrained"]
+    title, head, *rows = answer.out.splitlines()
+    assert title == "Token accuracy of linear classifiers on every layer:"
+    assert head.split() == ["step", "layer", "0", "layer", "1", "layer", "2"]
+    for row, result in zip(rows, results, strict=True):
+        values = [layer["metrics"]["token_accuracy"] for layer in result["layers"]]
+        assert [float(cell) for cell in row.split()] == pytest.approx([result["step"], *values], rel=1e-4)
+
+
+@pytest.mark.slow
 def test_a_published_directory_is_probed_as_its_run_is(home, probed):
     assert small.command("convert", home / "run", home / "published", "--to=huggingface").code == 0
     answer = small.command("probe", "--config=experiments/tasks/tag.py", f"--workdir={home}/published",
@@ -102,6 +122,9 @@ def test_a_published_directory_is_probed_as_its_run_is(home, probed):
     for one, other in zip(found["layers"], probed[1]["layers"], strict=True):
         assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-3)
     assert not (home / "published/probes.json").exists()
+    answer = small.command("probe", "--config=experiments/tasks/tag.py", f"--workdir={home}/published", "--step=4",
+                           f"--config.data.train={home}/train.conll", f"--config.data.validation={home}/dev.conll")
+    assert answer.code == 2 and "which has one checkpoint; leave the step out" in answer.err
 
 
 def test_the_vectors_are_those_of_encode(home):

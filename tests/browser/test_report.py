@@ -4,6 +4,7 @@ and paper.
     apt-get install chromium && pip install -e '.[test,browser]' && pytest -n 0 tests/browser
 """
 
+import json
 import shutil
 
 import pytest
@@ -24,6 +25,9 @@ def path(tmp_path_factory):
     config = small.config(small.corpus(home / "texts"))
     config.samples = ("The old [MASK] sees the red cat.", HOSTILE)
     lmrep.train(config, home / "one", data_dir=home / "data", command=["lmrep", "train", "--workdir=runs/one"])
+    with open(home / "one/eval.jsonl", "w", encoding="utf8") as file:
+        file.writelines(json.dumps({"step": step, "split": "test", "metrics": {"mlm_loss": x}}) + "\n"
+                        for step, x in ((0, 7.0), (4, 6.0), (8, 5.0), (12, 4.5)))
     shutil.copytree(home / "one", home / "a name that is far too long for the width of a phone_and_cannot_be_broken",
                     ignore=shutil.ignore_patterns(".lock"))
     config = small.config(home / "texts", "causal")
@@ -135,3 +139,13 @@ def test_printed_page_is_light_and_has_no_controls(visit):
     assert page.locator(".plot svg").first.is_visible() and page.locator("#map svg").is_visible()
     page.emulate_media(media="screen")
     assert len(page.pdf(format="A4")) > 20_000
+
+
+def test_checkpoints_are_drawn_on_either_axis(visit):
+    page = visit()
+    figure = page.locator("figure[data-series]")
+    assert figure.locator("path.validation").count() == 2 and figure.locator("circle").count() == 6  # without step 0
+    page.locator("#logsteps").uncheck()
+    assert figure.locator("circle").count() == 8
+    figure.locator("svg").hover()
+    assert figure.locator("output").inner_text().startswith("at ") and "one " in figure.locator("output").inner_text()

@@ -56,7 +56,7 @@
   }
 
   // Curves: data-lines and data-baselines of a figure map runs to metrics. Figures have the same controls; those with
-  // data-axis have that axis, logarithmic, and show validation alone.
+  // data-axis have that axis, logarithmic, and show validation alone. data-series of a figure are its lines.
   function lines(metrics, axis, logX, logY, splits) {
     const curves = [];
     data.runs.forEach((run, i) => {
@@ -67,24 +67,32 @@
         y.forEach((value, j) => {
           if (value !== null && !(logX && x[j] <= 0) && !(logY && value <= 0)) points.push([x[j], value]);
         });
-        if (points.length) curves.push({ run: i, split: split === "validation" ? split : "train", points });
+        const validation = split === "validation";
+        const label = (data.runs.length > 1 ? `${run.label} ` : "") + (validation ? "validation " : "");
+        if (points.length) curves.push({ label, stroke: color(i), split: validation ? split : "train", points });
       }
     });
     return curves;
   }
 
+  function series(text, logX) {
+    return JSON.parse(text).map(([label, stroke, points]) => ({ label: label && `${label} `, stroke,
+      split: "validation", points: points.filter(([x]) => !logX || x > 0) })).filter((line) => line.points.length);
+  }
+
   function draw(figure) {
-    const metrics = JSON.parse(figure.dataset.lines), percent = "percent" in figure.dataset, plot = $(".plot", figure);
+    const fixed = figure.dataset.series, percent = "percent" in figure.dataset, plot = $(".plot", figure);
     const fixedAxis = figure.dataset.axis, axis = fixedAxis || $("input[name=axis]:checked").value;
-    const logX = fixedAxis ? true : $("#logx").checked, logY = $("#logy").checked && !percent;
+    const logX = fixed ? $("#logsteps").checked : fixedAxis ? true : $("#logx").checked;
+    const logY = !fixed && $("#logy").checked && !percent;
     const named = { step: "steps", tokens: "tokens", flop: "floating-point operations" }[axis];
     const splits = fixedAxis ? ["validation"] : ["train", "timing", "validation"];
-    const shown = lines(metrics, axis, logX, logY, splits);
+    const shown = fixed ? series(fixed, logX) : lines(JSON.parse(figure.dataset.lines), axis, logX, logY, splits);
     const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
     const [left, right, top, bottom] = [46, 12, 10, 34];
     plot.textContent = "";
     if (!shown.length) { plot.textContent = `Not known by ${named}.`; return; }
-    const base = lines(JSON.parse(figure.dataset.baselines), axis, logX, logY, ["validation"]);
+    const base = fixed ? [] : lines(JSON.parse(figure.dataset.baselines), axis, logX, logY, ["validation"]);
     const all = [...shown, ...base].flatMap((line) => line.points);
     const span = (values, log) => {
       let low = Infinity, high = -Infinity;
@@ -118,10 +126,10 @@
     const path = (points) => points.map(point).join("");
     for (const line of base) svg("path", { class: "base", d: path(line.points) }, root);
     for (const line of shown) {
-      svg("path", { class: line.split, d: path(line.points), style: `stroke:${color(line.run)}` }, root);
+      svg("path", { class: line.split, d: path(line.points), style: `stroke:${line.stroke}` }, root);
       if (line.split === "validation" && line.points.length < 60) {
         for (const [x, y] of line.points) {
-          svg("circle", { cx: sx(x), cy: sy(y), r: 2.6, style: `fill:${color(line.run)}` }, root);
+          svg("circle", { cx: sx(x), cy: sy(y), r: 2.6, style: `fill:${line.stroke}` }, root);
         }
       }
     }
@@ -135,8 +143,7 @@
         let best = line.points[0];
         for (const point of line.points) if (Math.abs(sx(point[0]) - at) < Math.abs(sx(best[0]) - at)) best = point;
         if (mark === null || Math.abs(sx(best[0]) - at) < Math.abs(sx(mark) - at)) mark = best[0];
-        const who = data.runs.length > 1 ? `${data.runs[line.run].label} ` : "";
-        parts.push(`${who}${line.split === "validation" ? "validation " : ""}${short(best[1], percent)}`);
+        parts.push(`${line.label}${short(best[1], percent)}`);
       }
       for (const [name, value] of [["x1", sx(mark)], ["x2", sx(mark)], ["visibility", "visible"]]) {
         cursor.setAttribute(name, value);
@@ -151,7 +158,7 @@
 
   const figures = $$("figure[data-metric]");
   const drawAll = () => figures.forEach(draw);
-  $$("#axes input").forEach((input) => input.addEventListener("change", drawAll));
+  $$("#axes input, #logsteps").forEach((input) => input.addEventListener("change", drawAll));
   let laidOut = document.body.clientWidth;
   drawAll();
   new ResizeObserver(() => {

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from lmrep.analysis import heads, probes
 from lmrep.analysis.report import (
     compute,
+    dynamics,
     metrics,
     minimal_pairs,
     prose,
@@ -59,7 +60,7 @@ def render_plan(record: Mapping[str, Any]) -> str:
 
 def render(runs: Sequence[RunData]) -> str:
     """Returns the HTML of the page."""
-    labelled = [run for run in runs if run.results is not None]
+    labelled, over_steps = [run for run in runs if run.results is not None], dynamics.charts(runs)
     return environment().get_template("page.html.j2").render(
         runs=runs, labels=[run.label for run in runs], several=len(runs) > 1, merged=merged,
         labelled=labelled, all_labelled=len(labelled) == len(runs), baselines=" or ".join(dict.fromkeys(
@@ -74,6 +75,7 @@ def render(runs: Sequence[RunData]) -> str:
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + attention["title"]
                    for run in runs for attention in run.predictions.attention],
         samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=tables.by_run([_speed(run) for run in runs]),
+        dynamics=over_steps, logarithmic=dynamics.logarithmic(over_steps), probe_tables=dynamics.tables,
         compute=compute.rows(runs), compute_charts=compute.charts(runs),
         script=_text("page.js"), version=metadata.version("lmrep"),
         written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
