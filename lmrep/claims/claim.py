@@ -67,6 +67,8 @@ class Claim(NamedTuple):
       measure: the number in the table.
       published: what the paper's figures are of, such as "test perplexity, Penn Treebank".
       cost: what the scale takes with three seeds, such as "20 minutes on two cores".
+      commands: {name: the words of a command that makes the workdir {NAME} after the runs are trained, such as
+        "prune --workdir={full} --output={half} --fraction=0.5"}. Rows may measure it as a run.
     """
 
     paper: str
@@ -76,6 +78,7 @@ class Claim(NamedTuple):
     measure: Measure
     published: str = ""
     cost: str = ""
+    commands: Mapping[str, str] = {}
 
     def run_of(self, name: str) -> str:
         """Returns the name of the run that a row measures."""
@@ -124,9 +127,11 @@ def load(file: Path, scale: str = MINIATURE) -> Claim:
 
 def _fault(claim: Claim) -> str:
     """Describes what is wrong with a claim; "" if nothing is."""
+    if twice := {*claim.runs} & {*claim.commands}:
+        return f"the names {', '.join(twice)} are of a run and of a command"
     for name, row in claim.rows.items():
-        if claim.run_of(name) not in claim.runs:
-            return f"row {name!r} measures the run {claim.run_of(name)!r}; the runs are {', '.join(claim.runs)}"
+        if claim.run_of(name) not in (known := [*claim.runs, *claim.commands]):
+            return f"row {name!r} measures the run {claim.run_of(name)!r}; the runs are {', '.join(known)}"
         if row.claimed and row.claimed not in ORDERS:
             return f"row {name!r} claims {row.claimed!r}; expected {' or '.join(ORDERS)}"
         if (row.claimed or row.against) and (row.against not in claim.rows or row.against == name):

@@ -42,6 +42,14 @@ LATEX, FIGURE, PAGE = "table.tex", "figure.svg", "report.html"
 PACKAGES = ("lmrep", "jax", "jaxlib")  # whose versions are shown
 
 
+class Workdir(NamedTuple):
+    """A workdir of the claim, for one seed."""
+
+    name: str
+    directory: Path
+    words: Sequence[str]  # of the command that makes it
+
+
 class Result(NamedTuple):
     """What is known so far; `print` shows the table."""
 
@@ -80,17 +88,19 @@ def reproduce(
     if train:
         _check_directory(directory)
     per_run = overrides_by_run(overrides, claim.runs)
-    runs = {seed: chains.resolve(claim.runs, per_run | {f"{name}.seed": str(seed) for name in claim.runs},
-                                 directory / f"seed={seed}", file) for seed in seeds}
-    for chain in runs.values() if train else ():
+    resolved = {seed: chains.resolve(claim.runs, per_run | {f"{name}.seed": str(seed) for name in claim.runs},
+                                     directory / f"seed={seed}", file) for seed in seeds}
+    for chain in resolved.values() if train else ():
         chains.check_labelled_files(chain)
+    runs = {seed: _workdirs(claim, chain, directory / f"seed={seed}") for seed, chain in resolved.items()}
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,
-                                     "measure": [claim.measure.metric, dict(claim.measure.evaluate)]}, train)
+                                     "measure": [claim.measure.metric, dict(claim.measure.evaluate)]} | (
+                                         {"commands": dict(claim.commands)} if claim.commands else {}), train)
     failures = []
     if train:
         flags, end = [f"--data_dir={data_dir}"] if data_dir else [], time.monotonic() + budget
         with StatusLine() as status:
-            for seed, run in ((seed, run) for seed, chain in runs.items() for run in chain):
+            for seed, run in ((seed, run) for seed, workdirs in runs.items() for run in workdirs):
                 if time.monotonic() < end and (failure := _complete(claim, run, seed, flags, status)):
                     failures.append(failure)
     values = {name: {seed: value for seed in seeds if (value := _value(
@@ -102,8 +112,23 @@ def reproduce(
         for name, text in ((TABLE, results.markdown(content) + "\n"), (LATEX, results.latex(content)),
                            (FIGURE, figure(content)), (PAGE, page(content))):
             write_text(directory / name, text)
-    return Result(content, failures, sum(_value(claim, Path(run.directory)) is None for chain in runs.values()
-                                         for run in chain if run.name in map(claim.run_of, claim.rows)))
+    return Result(content, failures, sum(_value(claim, run.directory) is None for workdirs in runs.values()
+                                         for run in workdirs if run.name in map(claim.run_of, claim.rows)))
+
+
+def _workdirs(claim: Claim, chain: Sequence[ChainRun], directory: Path) -> list[Workdir]:
+    """Returns the workdirs of one seed in `directory`, in the order in which they can be made. Raises UserError if a
+    command names a workdir that the claim lacks."""
+    paths = {name: str(directory / name) for name in (*claim.runs, *claim.commands)}
+    workdirs = [Workdir(run.name, Path(run.directory), [*_train(run), f"--workdir={run.directory}"]) for run in chain]
+    for name, text in claim.commands.items():
+        try:
+            words = [word.format_map(paths) for word in shlex.split(text)]
+        except (KeyError, ValueError, IndexError) as error:
+            raise UserError(f"the command {name} is {text!r}; expected {{NAME}} only for a workdir of the claim "
+                            f"({', '.join(paths)}): {error}") from None
+        workdirs.append(Workdir(name, Path(paths[name]), words))
+    return workdirs
 
 
 def _check_directory(directory: Path) -> None:
@@ -138,9 +163,9 @@ def _check_specification(directory: Path, specification: dict[str, Any], train: 
         raise UserError(f"{directory} holds runs of a claim with other {' and '.join(changed)}; give another --workdir")
 
 
-def _complete(claim: Claim, run: ChainRun, seed: int, flags: Sequence[str], status: StatusLine) -> str:
-    """Trains and measures a run as far as that is not done; returns why that failed, or ""."""
-    directory, title = Path(run.directory), f"seed {seed}, {run.name}"
+def _complete(claim: Claim, run: Workdir, seed: int, flags: Sequence[str], status: StatusLine) -> str:
+    """Makes and measures a workdir as far as that is not done; returns why that failed, or ""."""
+    directory, title = run.directory, f"seed {seed}, {run.name}"
     log, ended = Path(f"{directory}.log"), Path(f"{directory}.json")
     show = (lambda line: status.write(f"{title}: {line}")) if status.every < 1 else (lambda line: None)
     with process.claimed(log) as file:
@@ -148,11 +173,12 @@ def _complete(claim: Claim, run: ChainRun, seed: int, flags: Sequence[str], stat
             print(f"{title}: another process has it", flush=True)
             return ""
         if not complete(directory, read_ending(ended)):
-            ending = _run([*_train(run), *flags, f"--workdir={directory}"], file, show)
+            ending = _run([*run.words, *flags], file, show)
             write_json(ended, ending._asdict())
             if ending.exit_code and not complete(directory, ending):
                 return f"{title}: {ending.message} (see {log})"
-            print(f"{title}: trained in {duration(ending.seconds)}", flush=True)
+            done = "trained" if run.words[0] == "train" else "made"
+            print(f"{title}: {done} in {duration(ending.seconds)}", flush=True)
         if run.name in map(claim.run_of, claim.rows) and _value(claim, directory) is None:
             ending = _run([*_evaluate(claim), *flags, f"--workdir={directory}"], file, show)
             if ending.exit_code:
@@ -226,19 +252,19 @@ def _command(file: Path, scale: str, seeds: Sequence[int], overrides: Mapping[st
 
 def _results(
     claim: Claim, name: str, scale: str, command: str, rows: Mapping[str, RowResult],
-    runs: Mapping[int, Sequence[ChainRun]], directory: Path,
+    runs: Mapping[int, Sequence[Workdir]], directory: Path,
 ) -> Results:
     """Returns the content of results.json, with times, versions and machine from the files of the runs."""
     starts, known = [], {}
-    for seed, chain in runs.items():
-        for run in chain:
-            flag, measured = f"--workdir={run.directory}", run.name in map(claim.run_of, claim.rows)
-            commands = [[*_train(run), flag], *([[*_evaluate(claim), flag]] if measured else [])]
+    for seed, workdirs in runs.items():
+        for run in workdirs:
+            measured = run.name in map(claim.run_of, claim.rows)
+            commands = [run.words, *([[*_evaluate(claim), f"--workdir={run.directory}"]] if measured else [])]
             entry = known.setdefault(run.name, {"seconds": {}, "commands": [
                 shlex.join(["lmrep", *words]).replace(str(directory), f"claims/{name}") for words in commands]})
-            if cost := run_cost.read(Path(run.directory)):
+            if cost := run_cost.read(run.directory) if run.words[0] == "train" else None:
                 entry["seconds"][str(seed)] = round(cost.seconds, 1)
-            if lines := json_files.read_lines(provenance.Start, Path(run.directory, provenance.FILE)):
+            if lines := json_files.read_lines(provenance.Start, run.directory / provenance.FILE):
                 starts += lines.records
     start = max(starts, key=lambda line: line["time"], default={})
     devices, versions = start.get("devices", {"platform": "cpu"}), start.get("versions", {})

@@ -42,8 +42,9 @@ def test_claims_of_the_package_resolve(name, tmp_path):
         assert len(chain.resolve(claim.runs, {}, tmp_path, file)) == len(claim.runs)
         assert claim.comparisons
         used = {claim.run_of(row) for row in claim.rows} | {
-            word for text, _ in claim.runs.values() for word in re.findall(r"{(\w+)}", text)}
-        assert used == {*claim.runs}
+            word for text in (*claim.commands.values(), *(text for text, _ in claim.runs.values()))
+            for word in re.findall(r"{(\w+)}", text)}
+        assert used == {*claim.runs, *claim.commands}
 
 
 def labelled_files(folder):
@@ -76,15 +77,19 @@ def labelled_files(folder):
 def smallest(claim, seen):
     """Returns the claim with the first row alone whose run, or one before it, has a page that `seen` lacks, from random
     parameters or another run, without what is claimed; None if there is none."""
+    texts = {name: text for name, (text, _) in claim.runs.items()} | {**claim.commands}
+
     def before(run):
-        return [name for earlier in re.findall(r"{(\w+)}", claim.runs[run][0]) for name in before(earlier)] + [run]
+        earlier = [name for name in re.findall(r"{(\w+)}", texts[run]) if name != run]
+        return [name for one in earlier for name in before(one)] + [run]
 
     for name, row in claim.rows.items():
         chain = before(claim.run_of(name))
-        kinds = {(claim.runs[run][0].partition(":")[0], "{" in claim.runs[run][0]) for run in chain}
+        kinds = {(re.split("[: ]", texts[run])[0], "{" in texts[run]) for run in chain}
         if not kinds <= seen:
             seen |= kinds
-            return claim._replace(runs={run: claim.runs[run] for run in dict.fromkeys(chain)},
+            return claim._replace(runs={run: claim.runs[run] for run in dict.fromkeys(chain) if run in claim.runs},
+                                  commands={run: claim.commands[run] for run in chain if run in claim.commands},
                                   rows={name: row._replace(against="", claimed="", margin=0.0)})
     return None
 

@@ -31,6 +31,9 @@ if sys.argv[1] == "train":
     (run / "provenance.jsonl").write_text(json.dumps({
         "time": "2026-11-28T10:00:00+0000", "cores": 2, "versions": {"lmrep": "0.1", "jax": "0.10", "numpy": "2"},
         "devices": {"platform": "cpu", "kind": "cpu", "count": 1, "processes": 1}}))
+elif sys.argv[1] == "average":
+    Path(flags["output"]).mkdir()
+    (Path(flags["output"]) / "config.json").write_bytes((run / "config.json").read_bytes())
 else:
     config = json.loads((run / "config.json").read_text())["config"]
     loss = float(config["config.optimizer.learning_rate"]) + int(config["config.seed"]) / 10
@@ -89,6 +92,23 @@ def test_rows_are_trained_measured_and_compared(home):
         f"lmrep train --config={home}/small.py --config.optimizer.learning_rate=1.0 --config.steps=2 "
         "--config.batch_size=2 --config.seed=0 --workdir=claims/claim/seed=0/low",
         "lmrep evaluate --split=test --workdir=claims/claim/seed=0/low"]
+
+
+def test_commands_make_workdirs_that_rows_measure(home):
+    text = CLAIM.format(home=home).replace('"a second")', """"a second",
+                 commands={"mean": "average --workdir={low} --output={mean} --last=2"})""")
+    text = text.replace('run="same")}', 'run="same"), "mean": Row("its mean", "high", "below")}')
+    (home / "claim.py").write_text(text.replace("{low}", "{LOW}"))
+    refused = run(home, "--seeds=0")
+    assert refused.code == 2 and "command mean is 'average --workdir={LOW}" in refused.err and not calls(home)
+    (home / "claim.py").write_text(text)
+    for _ in range(2):
+        assert "| its mean | 1.00 |" in run(home, "--seeds=0").out
+    assert calls(home)[6:] == ["average seed=0 low", "evaluate seed=0 mean"]
+    record = json_files.read(results.Results, home / "claim/results.json")["runs"]["mean"]
+    assert record["seconds"] == {} and record["commands"] == [
+        "lmrep average --workdir=claims/claim/seed=0/low --output=claims/claim/seed=0/mean --last=2",
+        "lmrep evaluate --split=test --workdir=claims/claim/seed=0/mean"]
 
 
 def test_the_same_command_continues_and_seeds_may_grow(home):
