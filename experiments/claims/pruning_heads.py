@@ -34,6 +34,6 @@ def get_claim(scale="miniature"):
         commands={name: f"prune --workdir={{network}} --output={{{name}}} --fraction={fraction} --examples={examples}"
                   for name, fraction in FRACTIONS.items()},
         rows={"network": Row("all heads")} | {
-            name: Row(f"without {fraction:.0%}", "network", worse if name == "most" else better,
+            name: Row(f"without {100 * fraction:.0f} % of them", "network", worse if name == "most" else better,
                       0.0 if name == "most" else margin) for name, fraction in FRACTIONS.items()},
         measure=measure, cost=at_scale(scale, miniature="20 minutes on two cores", paper=""))
