@@ -15,7 +15,19 @@ from lmrep.core.components import check_build, check_built, component_table, des
 from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
 from lmrep.core.params import Array, Tree
-from lmrep.optimizers import adafactor, adagrad, adamw, lamb, nt_asgd, plateau, schedules, sgd
+from lmrep.optimizers import (
+    adafactor,
+    adagrad,
+    adamw,
+    lamb,
+    lion,
+    muon,
+    nt_asgd,
+    plateau,
+    schedules,
+    sgd,
+    stable_adamw,
+)
 from lmrep.optimizers.base import (
     SKIP,
     OptimizerConfig,
@@ -44,13 +56,17 @@ OPTIMIZERS: dict[str, OptimizerDef] = component_table(OptimizerDef, {
     "adagrad": adagrad.DEFINITION,
     "sgd": sgd.DEFINITION,
     "nt_asgd": nt_asgd.DEFINITION,
+    "stable_adamw": stable_adamw.DEFINITION,
+    "lion": lion.DEFINITION,
+    "muon": muon.DEFINITION,
 })
 SCHEDULES: dict[str, ScheduleDef] = component_table(ScheduleDef, {
     "linear": ScheduleDef(schedules.linear, config=schedules.DecayConfig),
     "constant": ScheduleDef(schedules.constant),
     "polynomial": ScheduleDef(schedules.polynomial, config=schedules.PolynomialConfig),
     "cosine": ScheduleDef(schedules.cosine, config=schedules.DecayConfig),
-    "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, after_warmup=True),
+    "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, config=schedules.CooldownConfig, after_warmup=True),
+    "warmup_stable_decay": ScheduleDef(schedules.warmup_stable_decay, config=schedules.StableConfig),
     "slanted_triangular": ScheduleDef(schedules.slanted_triangular, config=schedules.SlantedTriangularConfig,
                                       check=schedules.check_slanted_triangular),
     "plateau": plateau.DEFINITION,

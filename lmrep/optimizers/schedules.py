@@ -10,6 +10,7 @@ The published schedules are settings of one record; `r` is the learning rate, `w
 | Vaswani et al. | inverse_sqrt, r = (d w)^-1/2 | r min(s/w, (w/s)^1/2) |
 | T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
 | XLNet | polynomial or cosine, final=0.001 | as RoBERTa's, down to r/1000 |
+| MiniCPM, ModernBERT | warmup_stable_decay | r s/w, then r, then down to 0 in the last tenth |
 | ULMFiT | slanted_triangular, cut = floor(n/10), ratio = 32 | r/32 at 0, r at step cut, r/32 at 10 cut |
 | CoVe | plateau, r = 1, factor=0.5, final=0.03 | r, halved where validation is not the best so far |
 """
@@ -56,6 +57,24 @@ class PolynomialConfig(DecayConfig):
     """The settings of the polynomial decay."""
 
     power: float = setting(1.0, "exponent of the remaining fraction of the steps", above=0)
+
+
+@dataclass(frozen=True)
+class CooldownConfig(DecayConfig):
+    """The settings of a cool-down at the end."""
+
+    cooldown_fraction: float = setting(0.0, "the last part of the decay's steps, in which the rate falls to `final`",
+                                       at_least=0, at_most=1)
+    cooldown: str = setting("linear", "shape of the fall: linear; sqrt, 1 - sqrt(part of the cool-down that is over) "
+                            "(Hägele et al., 2024); cosine", choices=("linear", "sqrt", "cosine"))
+
+
+@dataclass(frozen=True)
+class StableConfig(CooldownConfig):
+    """The settings of the stable rate, which differ by a default."""
+
+    cooldown_fraction: float = setting(0.1, "the last part of the decay's steps, in which the rate falls to `final`",
+                                       at_least=0, at_most=1)
 
 
 @dataclass(frozen=True)
@@ -118,9 +137,28 @@ def cosine(config: DecayConfig, peak: float, steps: int, warmup: int) -> optax.S
     return optax.cosine_decay_schedule(peak, steps, alpha=config.final)
 
 
-def inverse_sqrt(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
-    """Decays as 1 / sqrt(1 + step / warmup)."""
-    return lambda step: peak * jnp.sqrt(warmup / (warmup + jnp.maximum(step, 0)))
+def warmup_stable_decay(config: CooldownConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """Stays at the peak until the cool-down (WSD; Hu et al., 2024), also called trapezoidal."""
+    return cooled(config, lambda step: peak, steps)
+
+
+def inverse_sqrt(config: CooldownConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """Decays as 1 / sqrt(1 + step / warmup) until the cool-down, if there is one (Zhai et al., 2022)."""
+    return cooled(config, lambda step: peak * jnp.sqrt(warmup / (warmup + jnp.maximum(step, 0))), steps)
+
+
+def cooled(config: CooldownConfig, rate: optax.Schedule, steps: int) -> optax.Schedule:
+    """Multiplies a rate by a factor that falls from 1 to `final` in the cool-down, the last of `steps`."""
+    fall = config.cooldown_fraction * steps
+    if not fall:
+        return rate
+
+    def factor(step: Array) -> Array:
+        left = jnp.clip((steps - step) / fall, 0.0, 1.0)
+        shape = {"linear": left, "sqrt": 1 - jnp.sqrt(1 - left), "cosine": (1 - jnp.cos(jnp.pi * left)) / 2}
+        return config.final + (1 - config.final) * shape[config.cooldown]
+
+    return lambda step: rate(step) * factor(step)
 
 
 def slanted_triangular(config: SlantedTriangularConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:

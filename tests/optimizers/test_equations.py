@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from lmrep import optimizers
+from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, abstract
-from lmrep.optimizers import adafactor, adamw, sgd
+from lmrep.optimizers import adafactor, adamw, lion, muon, sgd
 from lmrep.optimizers.schedules import DecayConfig
 from tests.optimizers.updates import CONSTANT, STEPS, numpy_of, train, values
 
@@ -74,6 +75,59 @@ def test_roberta_adamw_is_bias_corrected_decays_everything_and_does_not_clip():
 
     check_against(reference, adamw.Config(
         "adamw", learning_rate=0.1, betas=(0.9, 0.98), bias_correction=True, clip=0.0, schedule=CONSTANT))
+
+
+def test_stable_adamw_divides_the_rate_of_a_tensor_by_the_rms_of_its_scaled_gradient():
+    """As optimi's, with debiased decay rates. Not all rates are clipped, and not none."""
+    clipped = []
+
+    def reference(name, step, w, g, slot):
+        t = step + 1
+        beta1, beta2 = (beta * (1 - beta**step) / (1 - beta**t) for beta in (0.9, 0.98))
+        slot["m"] += (1 - beta1) * (g - slot["m"])
+        slot["v"] = beta2 * slot["v"] + (1 - beta2) * g**2
+        rms = np.sqrt(np.mean(g**2 / np.maximum(slot["v"], 1e-12)))
+        clipped.append(rms > 1)
+        rate = 0.1 / max(1, rms)
+        return w * (1 - rate * (0.3 if name != "bias" else 0)) - rate * slot["m"] / (np.sqrt(slot["v"]) + 1e-6)
+
+    config = dataclasses.replace(optimizers.recipe("stable_adamw"), learning_rate=0.1, weight_decay=0.3,
+                                 schedule=CONSTANT)
+    check_against(reference, config, steps=20)
+    assert 0 < sum(clipped) < len(clipped)
+
+
+def test_lion_takes_the_sign_of_one_momentum_and_keeps_another():
+    def reference(name, step, w, g, slot):
+        update, slot["m"] = np.sign(0.9 * slot["m"] + 0.1 * g), 0.99 * slot["m"] + 0.01 * g
+        return w - 0.1 * (update + 0.01 * w)
+
+    check_against(reference, lion.Config("lion", learning_rate=0.1, clip=0.0, schedule=CONSTANT), steps=20)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("shape", 1.5**0.5), ("rms", 0.2 * 6**0.5)])
+def test_muon_orthogonalizes_matrices_and_has_adam_for_the_rest(scale, factor):
+    """As the released code: nesterov, five iterations, the kernel here transposed."""
+    def reference(name, step, w, g, slot):
+        if name == "bias":
+            m, v = bert_moments(slot, g, 0.9, 0.95)
+            return w - 0.1 * 0.5 * m / (1 - 0.9 ** (step + 1)) / (np.sqrt(v / (1 - 0.95 ** (step + 1))) + 1e-10)
+        slot["m"] += 0.05 * (g - slot["m"])
+        x = (0.95 * slot["m"] + 0.05 * g).T  # [outputs, inputs], more rows than columns
+        x = x.T / (np.linalg.norm(x) + 1e-7)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        return w - 0.1 * (factor * x + 0.01 * w)
+
+    config = dataclasses.replace(optimizers.recipe("muon"), learning_rate=0.1, schedule=CONSTANT, adam_rate=0.5,
+                                 update_scale=scale, matrices=("kernel",))
+    check_against(reference, config, steps=20)
+
+
+def test_muon_refuses_what_is_no_matrix():
+    with pytest.raises(UserError, match=r"optimizer.matrices matches bias, which has the shape \(6,\); expected"):
+        optimizers.build(muon.Config("muon", matrices=("*",)), SPECS, 10)
 
 
 def test_lamb_trusts_the_norms_but_not_where_decay_is_skipped():

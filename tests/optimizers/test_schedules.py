@@ -102,11 +102,29 @@ def test_polynomial_and_cosine_end_at_the_final_fraction():
     np.testing.assert_allclose(got, 0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * (1 - left))), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("shape", "fall"), [
+    ("linear", lambda u: 1 - u), ("sqrt", lambda u: 1 - u**0.5), ("cosine", lambda u: 0.5 * (1 + np.cos(np.pi * u)))])
+def test_warmup_stable_decay_falls_at_the_end(shape, fall):
+    steps = np.arange(101)
+    over = np.clip((steps - 82) / 18, 0, 1)  # a fifth of the 90 steps after the warm-up
+    got = rates(config("warmup_stable_decay", warmup=10, cooldown_fraction=0.2, cooldown=shape, final=0.1), steps)
+    np.testing.assert_allclose(got, np.where(steps < 10, steps / 10, 0.1 + 0.9 * fall(over)), rtol=1e-5, atol=1e-6)
+
+
+def test_inverse_sqrt_with_a_cool_down_ends_at_zero():
+    steps = np.arange(101)
+    got = rates(config("inverse_sqrt", warmup=20, cooldown_fraction=0.25), steps)
+    with np.errstate(divide="ignore"):
+        expected = np.minimum(steps / 20, np.sqrt(20 / steps)) * np.clip((100 - steps) / 20, 0, 1)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_constant_after_warmup():
     np.testing.assert_allclose(rates(config("constant", warmup=4), [0, 1, 2, 4, 100]), [0, 0.25, 0.5, 1, 1])
 
 
-@pytest.mark.parametrize("name", ["constant", "linear", "polynomial", "cosine", "inverse_sqrt"])
+@pytest.mark.parametrize("name", ["constant", "linear", "polynomial", "cosine", "inverse_sqrt",
+                                  "warmup_stable_decay"])
 @pytest.mark.parametrize("decay_from", ["warmup", "start", "both"])
 def test_without_warmup_the_rate_starts_at_the_peak_and_stays_finite_after_the_end(name, decay_from):
     got = rates(config(name, decay_from=decay_from), [0, 50, 100, 150])
