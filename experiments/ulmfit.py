@@ -61,6 +61,8 @@ Choices after the colon:
     stage      general; target, after init=WORKDIR of a general model
     direction  forward; backward: documents are read from their end
     recipe     paper; released: the scripts of the authors
+    rates      in the second stage: discriminative, which are the multiples above; equal: one rate for all layers
+    schedule   slanted (triangular); constant
     tokenizer  fastai_paper: words as in the paper's scripts; fastai_v1: as in fastai 1.0, with tokens for capitals, and
                a bias of each word in the output
     size       base; tiny: two narrow layers without dropout for two cores
@@ -88,7 +90,8 @@ def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = choices(argument, SIZES, objective=("causal",), format="stream", optimizer="ulmfit",
                      stage=("general", ("general", "target")), direction=("forward", ("forward", "backward")),
-                     recipe=("paper", ("paper", "released")),
+                     recipe=("paper", ("paper", "released")), rates=("discriminative", ("discriminative", "equal")),
+                     schedule=("slanted", ("slanted", "constant")),
                      tokenizer=("fastai_paper", ("fastai_paper", "fastai_v1")),
                      order=("contiguous", ("contiguous", "shuffled")), lengths=("normal", ("normal", "fixed")))
     target = chosen.stage == "target"
@@ -115,13 +118,14 @@ def get_config(argument=""):
         config.optimizer.update({
             "betas": (0.7 if chosen.recipe == "paper" else 0.8, 0.99), "eps": 1e-8, "bias_correction": True,
             "weight_decay": 1e-7, "decay_skip": (), "clip": 0.3 if target else 0.12})
-        config.optimizer.schedule = {"name": "slanted_triangular", "cut_fraction": 0.1, "ratio": 32.0}
+        config.optimizer.schedule = {"name": "constant"} if chosen.schedule == "constant" else {
+            "name": "slanted_triangular", "cut_fraction": 0.1, "ratio": 32.0}
     config = finish(config, chosen)
     if chosen.size == "tiny":
         config.optimizer.learning_rate = 0.01
         if chosen.optimizer == "ulmfit":
             config.optimizer.schedule.warmup_fraction = 0.0
-    if target and recurrent:
+    if target and recurrent and chosen.rates == "discriminative":
         config.optimizer.multipliers = rates(chosen.recipe, config.model.layers, config.objective.bias)
     return config
 

@@ -13,12 +13,14 @@ cost four times as much as attention, and 0.03 for attention.
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=...
 """
 
-from lmrep.claims import Claim, Measure, Row, at_scale
+from lmrep.claims import Claim, Measure, Row, at_scale, medium
 
 
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields = at_scale(scale, miniature=("quickstart.py", {"steps": 1200, "model.layers": 4}),
+                            single=("albert.py:size=base,data=files", medium(
+                                30_000, learning_rate=9e-4, batch_size=1024, length=128) | {"model.embedding": 512}),
                             paper=("albert.py:size=base,data=files", {"model.embedding": 768}))
     return Claim(
         paper="Lan et al., 2019, table 4", statement="A network that shares its layers is almost as good.",
@@ -29,4 +31,4 @@ def get_claim(scale="miniature"):
               "mlp": Row("feed-forward layers are", "none", "below", 0.1, published=79.5),
               "all": Row("both are", "none", "below", 0.1, published=79.8)},
         measure=Measure("masked loss", "mlm_loss", {"split": "test"}, format=".3f"),
-        cost=at_scale(scale, miniature="half an hour on two cores", paper=""))
+        cost="half an hour on two cores")

@@ -9,23 +9,25 @@ numbers.
 
 The miniature is the network of `quickstart.py`, trained for 300 and for 3,000 steps, and then fine-tuned on whether the
 second of two segments continues the first (with masked tokens beside it, as in BERT). The measure is the accuracy on
-these pairs of held-out text: labelled data that need no files. At the paper's scale it is MNLI.
+these pairs of held-out text: labelled data that need no files. At the other scales it is MNLI.
 
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=... .
-At the paper's scale, the folder MNLI of GLUE too, or --config.tuned_NAME.data.train=FILE and so on.
+At the other scales, the folder MNLI of GLUE too, or --config.tuned_NAME.data.train=FILE and so on.
 """
 
-from lmrep.claims import Claim, Measure, Row, at_scale
+from lmrep.claims import Claim, Measure, Row, at_scale, medium
 
 
 def get_claim(scale="miniature"):
     """The claim at a scale."""
-    page, (early, late), tuned, changes, metric, evaluate = at_scale(
-        scale, miniature=("quickstart.py:", (300, 3000), "quickstart.py:format=segment_pair", {
+    page, (early, late), fields, tuned, changes, metric, evaluate = at_scale(
+        scale, miniature=("quickstart.py:", (300, 3000), {}, "quickstart.py:format=segment_pair", {
             "steps": 500, "optimizer.learning_rate": 1e-3}, "pair_accuracy", {"split": "test"}),
-        paper=("bert.py:size=base,data=files,format=packed,", (50_000, 1_000_000), "tasks/mnli.py:data=MNLI", {},
+        single=("bert.py:size=base,data=files,format=packed,", (6_000, 120_000), medium(120_000),
+                "tasks/mnli.py:data=MNLI", {}, "accuracy", {}),
+        paper=("bert.py:size=base,data=files,format=packed,", (50_000, 1_000_000), {}, "tasks/mnli.py:data=MNLI", {},
                "accuracy", {}))
-    runs = {f"{objective}_{name}": (f"{page}objective={objective}", {"steps": steps})
+    runs = {f"{objective}_{name}": (f"{page}objective={objective}", fields | {"steps": steps})
             for objective in ("causal", "masked") for name, steps in (("early", early), ("late", late))}
     runs |= {f"tuned_{name}": (f"{tuned},init={{{name}}}", changes) for name in runs}
     return Claim(
@@ -37,4 +39,4 @@ def get_claim(scale="miniature"):
               "causal_late": Row(f"left to right, {late:,} steps", run="tuned_causal_late"),
               "masked_late": Row(f"masked, {late:,} steps", "causal_late", "above", run="tuned_masked_late")},
         measure=Measure("accuracy of fine-tuned networks, %", metric, evaluate, lambda value: 100 * value),
-        cost=at_scale(scale, miniature="half an hour on two cores", paper=""))
+        cost="half an hour on two cores")

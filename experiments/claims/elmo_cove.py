@@ -19,18 +19,19 @@ from lmrep.claims import Claim, Measure, Row, at_scale
 
 def get_claim(scale="miniature"):
     """The claim at a scale."""
-    encoder, fields, model, changes = at_scale(
+    encoder, fields, model, lengths, changes = at_scale(
         scale, miniature=("cove.py:size=tiny", {"steps": 2000, "data.train": "multi30k/train.en",
                                                 "data.validation": "multi30k/val.en"},
-                          "elmo.py:size=tiny,tokenizer=elmo_text", {"epochs": 3.0}),
-        paper=("cove.py:size=base", {}, "elmo.py:size=original,data=files", {}))
+                          "elmo.py:size=tiny,tokenizer=elmo_text", {"steps": 2000}, {"epochs": 3.0}),
+        single=("cove.py:size=base", {"steps": 100_000}, "elmo.py:size=small,data=files", {"steps": 200_000}, {}),
+        paper=("cove.py:size=base", {}, "elmo.py:size=original,data=files", {}, {}))
     task = "tasks/ud_pos.py:data=ud-english-ewt,features="
     probe = {**changes, "cache_features": True, "objective.features.layers": "last"}
     return Claim(
         paper="Peters et al., 2018, table 6", statement="A language model is better than a translation encoder.",
-        runs={"translation": (encoder, fields), "bilm": (model, {"steps": 2000} if scale == "miniature" else {}),
+        runs={"translation": (encoder, fields), "bilm": (model, lengths),
               "cove": (f"{task}{{translation}}", probe), "elmo": (f"{task}{{bilm}}", probe)},
         rows={"cove": Row("translation encoder", published=92.8), "elmo": Row("biLM", "cove", "above", published=96.8)},
         published="accuracy with the last layer, Penn Treebank, in %",
         measure=Measure("accuracy of parts of speech, %", "token_accuracy", {}, lambda value: 100 * value, ".2f"),
-        cost=at_scale(scale, miniature="an hour on two cores, with parallel text and a treebank", paper=""))
+        cost="an hour on two cores, with parallel text and a treebank")

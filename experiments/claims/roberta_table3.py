@@ -14,24 +14,30 @@ Data: the documentation that comes with Python; for other text --config.data.cor
 
 import math
 
-from lmrep.claims import Claim, Measure, Row, at_scale
+from lmrep.claims import Claim, Measure, Row, at_scale, medium
 
-BATCHES = {"small": ("256", 16, 2e-3), "medium": ("2k", 128, 4e-3), "large": ("8k", 512, 8e-3)}
-SEQUENCES = 102_400
+
+def batches(page, sequences, rates, fields=()):
+    """Returns {size: run} with as many sequences in all, of {size: learning rate}."""
+    return {size: (page, {**dict(fields), "batch_size": size, "steps": sequences // size,
+                          "optimizer.learning_rate": rate}) for size, rate in rates.items()}
 
 
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     runs = at_scale(
-        scale, miniature={name: ("quickstart.py", {"batch_size": size, "steps": SEQUENCES // size,
-                                                   "optimizer.learning_rate": rate})
-                          for name, (_, size, rate) in BATCHES.items()},
-        paper={name: (f"roberta.py:size=base,data=files,batch={batch}", {}) for name, (batch, *_) in BATCHES.items()})
+        scale, miniature=batches("quickstart.py", 102_400, {16: 2e-3, 128: 4e-3, 512: 8e-3}),
+        single=batches("roberta.py:size=base,data=files", 30_720_000, {128: 3e-4, 512: 6e-4, 2048: 1e-3},
+                       medium(0, length=128)),
+        paper={size: (f"roberta.py:size=base,data=files,batch={batch}", {})
+               for size, batch in ((256, "256"), (2048, "2k"), (8192, "8k"))})
+    small, middle, large = runs
     return Claim(
         paper="Liu et al., 2019, table 3", statement="Larger batches have a lower perplexity after as many epochs.",
-        runs=runs, published="held-out perplexity of masked tokens, BooksCorpus and English Wikipedia",
-        rows={"small": Row("batches of 256 (here 16)", published=3.99),
-              "medium": Row("of 2,000 (128)", "small", "below", published=3.68),
-              "large": Row("of 8,000 (512)", "small", "below", published=3.77)},
+        runs=dict(zip(("small", "medium", "large"), runs.values(), strict=True)),
+        published="held-out perplexity of masked tokens, BooksCorpus and English Wikipedia",
+        rows={"small": Row(f"batches of 256 (here {small})", published=3.99),
+              "medium": Row(f"of 2,000 ({middle:,})", "small", "below", published=3.68),
+              "large": Row(f"of 8,000 ({large:,})", "small", "below", published=3.77)},
         measure=Measure("masked perplexity", "mlm_loss", {"split": "test"}, math.exp, ".2f"),
-        cost=at_scale(scale, miniature="half an hour on two cores", paper=""))
+        cost="half an hour on two cores")

@@ -12,8 +12,7 @@ from lmrep.experiment import page_files
 
 DEFINES = "def get_claim("
 MINIATURE = "miniature"
-SCALES = {MINIATURE: "minutes to an hour on two cores", "single": "a night on one GPU",
-          "paper": "the paper's size, which can be planned"}
+SCALES = {MINIATURE: "", "single": "a night on one GPU, planned", "paper": ""}  # the cost, where no claim states it
 ORDERS = {"above": 1, "below": -1}  # the sign of a row's difference from the row that it is compared with
 
 
@@ -66,7 +65,8 @@ class Claim(NamedTuple):
       rows: {name: row}.
       measure: the number in the table.
       published: what the paper's figures are of, such as "test perplexity, Penn Treebank".
-      cost: what the scale takes with three seeds, such as "20 minutes on two cores".
+      cost: what the miniature takes with three seeds, such as "20 minutes on two cores". `load` replaces it by that of
+        `SCALES` at another scale.
       commands: {name: the words of a command that makes the workdir {NAME} after the runs are trained, such as
         "prune --workdir={full} --output={half} --fraction=0.5"}. Rows may measure it as a run.
     """
@@ -112,6 +112,21 @@ def at_scale(scale: str, **settings: Any) -> Any:
     return choose(settings, scale, "scale of the claim")
 
 
+def medium(steps: int, learning_rate: float = 5e-4, **fields: Any) -> dict[str, Any]:
+    """Returns fields that fit a page of a Transformer to one GPU: the network of BERT-medium (Turc et al., 2019), eight
+    layers of width 512, in bfloat16, and a warm-up over a tenth of the steps, for rates above the papers' of longer
+    runs.
+
+    Args:
+      steps: the number of updates.
+      learning_rate: its peak.
+      **fields: others of the config, such as batch_size.
+    """
+    return {"model.layers": 8, "model.width": 512, "model.heads": 8, "model.mlp": 2048, "steps": steps,
+            "optimizer.learning_rate": learning_rate, "optimizer.schedule.warmup_fraction": 0.1,
+            "execution.dtype": "bfloat16", **fields}
+
+
 def load(file: Path, scale: str = MINIATURE) -> Claim:
     """Returns `get_claim(scale)` of a file. Raises UserError if the file cannot be executed, has no such scale, or
     returns no valid claim."""
@@ -122,7 +137,7 @@ def load(file: Path, scale: str = MINIATURE) -> Claim:
                               '("FILE.py:choices", {field: value})}')
     if fault := _fault(claim):
         raise UserError(f"{file}: {fault}")
-    return claim._replace(runs=runs)
+    return claim._replace(runs=runs, cost=claim.cost if scale == MINIATURE else SCALES.get(scale, claim.cost))
 
 
 def _fault(claim: Claim) -> str:
