@@ -4,6 +4,7 @@
       claim.json               what is trained and measured
       seed=0/NAME/             a run, whose output is in NAME.log and whose end in NAME.json
       seed=0/NAME.measured.json   its metrics by the measure of the claim
+      timing/NAME/             with --match=time, the first steps of a run, by whose speed its steps are decided
       results.json             values, differences and verdicts, and what they were made with
       report.html              the page that shows them; table.md, table.tex, figure.svg are its parts
 """
@@ -14,17 +15,20 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lmrep.analysis.sweep import Ending, complete, read_ending
 from lmrep.claims import claim as claims
+from lmrep.claims import match as matching
 from lmrep.claims import results
 from lmrep.claims.claim import MINIATURE, ORDERS, Claim
 from lmrep.claims.figure import figure
+from lmrep.claims.match import STEPS, TIME
 from lmrep.claims.page import page
-from lmrep.claims.results import Results, RowResult
+from lmrep.claims.results import Match, Results, RowResult
 from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files
+from lmrep.config.record import choose
 from lmrep.core.errors import Stopped, UserError
 from lmrep.core.files import write_json, write_text
 from lmrep.core.host import cores, processor
@@ -36,10 +40,12 @@ from lmrep.metrics.paired import difference
 from lmrep.planning import run_cost
 from lmrep.storage import provenance, workdir
 from lmrep.sweeps import process
+from lmrep.training.metrics_log import TIMING, TimingLine
 
 SPECIFICATION, RESULTS, TABLE = "claim.json", "results.json", "table.md"
 LATEX, FIGURE, PAGE = "table.tex", "figure.svg", "report.html"
 PACKAGES = ("lmrep", "jax", "jaxlib")  # whose versions are shown
+TIMED_STEPS = 20  # by which the time of a step is measured
 
 
 class Workdir(NamedTuple):
@@ -67,6 +73,7 @@ class Result(NamedTuple):
 def reproduce(
     file: Path, directory: Path, *, scale: str = MINIATURE, seeds: Sequence[int] = (0, 1, 2),
     overrides: Mapping[str, str] = {}, budget: float = math.inf, data_dir: str = "", train: bool = True,
+    match: str = STEPS,
 ) -> Result:
     """Trains and measures what is missing, and compares the rows. The same call continues, and may add seeds.
 
@@ -79,34 +86,41 @@ def reproduce(
       budget: seconds after which no further run is started.
       data_dir: the directory of token stores; "" for the default.
       train: False reads the results so far.
+      match: STEPS, a key of `lmrep.claims.match.COSTS`, or TIME: what is equal for all pretraining runs.
 
     Raises:
-      UserError: the claim or a config is invalid, or the directory holds other runs.
+      UserError: the claim or a config is invalid, its steps cannot be matched, or the directory holds other runs.
       Stopped: by Ctrl-C or SIGTERM, with everything saved.
     """
     claim = claims.load(file, scale)
     if train:
         _check_directory(directory)
-    per_run = overrides_by_run(overrides, claim.runs)
-    resolved = {seed: chains.resolve(claim.runs, per_run | {f"{name}.seed": str(seed) for name in claim.runs},
+    per_run, flags = overrides_by_run(overrides, claim.runs), [f"--data_dir={data_dir}"] if data_dir else []
+    matched = _matched(claim, match, directory, train, overrides, flags, lambda: chains.resolve(
+        claim.runs, per_run, directory / f"seed={seeds[0]}", file))
+    changes = per_run | matching.overrides(matched)
+    resolved = {seed: chains.resolve(claim.runs, changes | {f"{name}.seed": str(seed) for name in claim.runs},
                                      directory / f"seed={seed}", file) for seed in seeds}
     for chain in resolved.values() if train else ():
         chains.check_labelled_files(chain)
     runs = {seed: _workdirs(claim, chain, directory / f"seed={seed}") for seed, chain in resolved.items()}
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,
                                      "measure": [claim.measure.metric, dict(claim.measure.evaluate)]} | (
-                                         {"commands": dict(claim.commands)} if claim.commands else {}), train)
+                                         {"commands": dict(claim.commands)} if claim.commands else {}) | (
+                                         {"match": matched} if matched else {}), train)
     failures = []
     if train:
-        flags, end = [f"--data_dir={data_dir}"] if data_dir else [], time.monotonic() + budget
+        end = time.monotonic() + budget
         with StatusLine() as status:
             for seed, run in ((seed, run) for seed, workdirs in runs.items() for run in workdirs):
                 if time.monotonic() < end and (failure := _complete(claim, run, seed, flags, status)):
                     failures.append(failure)
     values = {name: {seed: value for seed in seeds if (value := _value(
         claim, directory / f"seed={seed}" / claim.run_of(name))) is not None} for name in claim.rows}
-    command = _command(file, scale, seeds, overrides)
+    command = _command(file, scale, seeds, overrides, match)
     content = _results(claim, file.stem, scale, command, compare(claim, values), runs, directory)
+    if matched:
+        content["match"] = matched
     if train:
         write_json(directory / RESULTS, content)
         for name, text in ((TABLE, results.markdown(content) + "\n"), (LATEX, results.latex(content)),
@@ -161,6 +175,56 @@ def _check_specification(directory: Path, specification: dict[str, Any], train: 
         raise UserError(f"there are no runs of a claim in {directory}; correct --workdir, or leave --show out")
     elif changed := [name for name in specification if specification[name] != before.get(name)]:
         raise UserError(f"{directory} holds runs of a claim with other {' and '.join(changed)}; give another --workdir")
+
+
+# Equal budgets
+
+
+class _Kept(TypedDict):
+    """The fields of claim.json that are read back."""
+
+    match: NotRequired[Match]
+
+
+def _matched(
+    claim: Claim, by: str, directory: Path, train: bool, overrides: Mapping[str, str], flags: Sequence[str],
+    chain: Callable[[], Sequence[ChainRun]],
+) -> Match | None:
+    """Returns what claim.json holds of --match, or decides it before the first run; None for the steps of the claim.
+    Raises UserError if claim.json holds another one."""
+    choose(dict.fromkeys((STEPS, *matching.COSTS, TIME)), by, "--match")
+    before = json_files.read(_Kept, directory / SPECIFICATION)
+    kept = before.get("match") if before else None
+    if before is not None and (held := kept["by"] if kept else STEPS) != by:
+        raise UserError(f"{directory} holds runs of a claim with --match={held}, not {by}; give that, or another "
+                        "--workdir")
+    if before is not None or by == STEPS or not train:
+        return kept
+    match = matching.decide(claim, chain(), by, matching.COSTS.get(
+        by, lambda run: [_seconds_per_step(run, directory / "timing" / run.name, flags)]))
+    for name in match["steps"]:
+        if f"{name}.steps" in overrides and name != match["reference"]:
+            raise UserError(f"--config.{name}.steps is given, and --match={by} decides it; leave one of them out")
+    print(results.budget(match), flush=True)
+    return match
+
+
+def _seconds_per_step(run: ChainRun, directory: Path, flags: Sequence[str]) -> float:
+    """Trains the first steps of a run, and returns the mean time of one without compilation and validation."""
+    if len(run.experiment.stages) > 1:
+        raise UserError(f"it has {len(run.experiment.stages)} stages, and time is measured of runs of one stage; match "
+                        "tokens or flops")
+    every = [f"--config.{name}={value}" for name, value in (
+        ("steps", TIMED_STEPS), ("evaluation.every", TIMED_STEPS), ("log.every", 1), ("log.report", False))]
+    with process.claimed(Path(f"{directory}.log")) as file:
+        if file is None:
+            raise UserError("another process measures its time; start this one again when that has ended")
+        ending = _run([*_train(run), *every, *flags, f"--workdir={directory}"], file, lambda line: None)
+    lines = json_files.read_lines(TimingLine, directory / TIMING) if not ending.exit_code else None
+    rates = [line["steps_per_second"] for line in (lines.records if lines else ()) if "steps_per_second" in line]
+    if not rates:
+        raise UserError(f"its time could not be measured: {ending.message} (see {directory}.log)")
+    return 1 / rates[-1]
 
 
 def _complete(claim: Claim, run: Workdir, seed: int, flags: Sequence[str], status: StatusLine) -> str:
@@ -240,13 +304,14 @@ def _json(value: float) -> float | str:
 # The files
 
 
-def _command(file: Path, scale: str, seeds: Sequence[int], overrides: Mapping[str, str]) -> str:
+def _command(file: Path, scale: str, seeds: Sequence[int], overrides: Mapping[str, str], match: str) -> str:
     """Returns the command line of a claim."""
     known = file in claims.installed().values()
     numbers = f"{seeds[0]}-{seeds[-1]}" if [*seeds] == [*range(seeds[0], seeds[-1] + 1)] else ",".join(map(str, seeds))
     return shlex.join([
         "lmrep", "reproduce", file.stem if known else f"--config={file}", f"--workdir=claims/{file.stem}",
         f"--seeds={numbers}", *([] if scale == MINIATURE else [f"--scale={scale}"]),
+        *([] if match == STEPS else [f"--match={match}"]),
         *(f"--config.{path}={value}" for path, value in overrides.items())])
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from lmrep.claims.claim import MINIATURE
 from lmrep.config import json_files
@@ -51,6 +51,15 @@ class MeasureResult(TypedDict):
     format: str
 
 
+class Match(TypedDict):
+    """The equal budget of --match, as `lmrep.claims.match` decides it."""
+
+    by: str  # tokens, flops or time
+    reference: str  # the run whose budget the others get
+    budget: Number  # tokens with padding, FLOPs, or seconds
+    steps: dict[str, Count]  # of each pretraining run behind a row, the reference first
+
+
 class Results(TypedDict):
     """results.json. Versions, machine and date are those of the last start of a run."""
 
@@ -69,6 +78,7 @@ class Results(TypedDict):
     processor: str
     cores: Count
     date: str
+    match: NotRequired[Match]  # without it, the steps are those of the claim
 
 
 def of_package(claim: Path) -> Results | None:
@@ -88,7 +98,8 @@ def state(results: Results | None) -> str:
     counts = Counter(row["verdict"] for row in results["rows"].values() if row["verdict"])
     scale = "" if results["scale"] == MINIATURE else f", scale {results['scale']}"
     return (", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-            + f" ({counted(len(seeds(results)), 'seed')}, {results['date']}{scale})")
+            + f" ({counted(len(seeds(results)), 'seed')}, {results['date']}{scale}"
+            + (f", equal {results['match']['by']})" if "match" in results else ")"))
 
 
 def cells(results: Results) -> list[list[str]]:
@@ -133,6 +144,7 @@ def notes(results: Results) -> list[str]:
     number = sum(bool(row["claimed"]) for row in results["rows"].values())
     return [
         *([f"The paper's figures: {results['published']}."] if results["published"] else []),
+        *([budget(results["match"])] if "match" in results else []),
         f"Mean ± standard deviation over {counted(len(seeds(results)), 'seed')}; intervals of Student's t over the "
         "differences between runs of one seed.",
         *([f"The {number} intervals hold together at 95 % (Bonferroni): each has {100 * (1 - 0.05 / number):.4g} %."]
@@ -141,6 +153,15 @@ def notes(results: Results) -> list[str]:
         + (f"; three seeds take about {results['cost']}." if results["cost"] else "."),
         ", ".join([results["processor"], counted(results["cores"], "core"), results["date"], *(
             f"{package} {version}" for package, version in results["versions"].items())]) + "."]
+
+
+def budget(match: Match) -> str:
+    """Describes the budget of pretraining, and the steps that each run gets, in a sentence."""
+    unit = {"tokens": "tokens, with padding", "flops": "training FLOPs", "time": "seconds, without validation"}[
+        match["by"]]
+    return (f"Budget of pretraining, equal for all rows: {match['budget']:,.4g} {unit}, as in the run "
+            f"{match['reference']}. " + ", ".join(f"{name}: {counted(steps, 'step')}"
+                                                  for name, steps in match["steps"].items()) + ".")
 
 
 def markdown(results: Results) -> str:

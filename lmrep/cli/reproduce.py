@@ -12,6 +12,9 @@ Every run is trained with every seed, each in a process of its own, and rows sha
 The same command continues: what is trained and measured is kept, and --seeds may grow. Several processes may work on
 one workdir. --config.FIELD=VALUE sets a field of all runs, --config.NAME.FIELD=VALUE one of the run NAME.
 
+--match=tokens, flops or time sets the steps of every pretraining run behind a row, so that it gets the budget of the
+run that others are compared with. Fine-tuning runs stay as they are.
+
 Rows are compared over pairs of runs of one seed by Student's t. The intervals of a table hold together at 95 %
 (Bonferroni). A claim about a row is: reproduced, if the interval is on the claimed side of 0; contradicted, if it is
 on the other; ordering only, if the mean alone is on the claimed side; not resolved at this scale otherwise, with the
@@ -27,6 +30,8 @@ FLAGS = {
     "list": Flag(False, "list the claims that come with lmrep"),
     "scale": Flag("miniature", "miniature, or another size that the claim has: single (one GPU) or paper"),
     "seeds": Flag("0-2", "the seeds of every run, as 0-4 or 0,1,7"),
+    "match": Flag("steps", "what is equal for all pretraining runs: steps, as the claim says; tokens; flops; or "
+                  "time, by the speed of the first steps, which is measured here"),
     "budget": Flag("", "a time such as 2h, after which no further run is started; the same command continues"),
     "show": Flag(False, "show the results so far, and train nothing"),
     "plan": Flag(False, "plan every run for --topology, as lmrep plan does, and train nothing"),
@@ -58,18 +63,26 @@ def run(arguments: Arguments) -> int:
 
     file, seeds = claims.find(arguments.config_file or arguments.words[0]), settings.parse_seeds(flags.seeds)
     if flags.plan:
-        from lmrep.claims import plan
+        from lmrep.claims import match, plan
+        from lmrep.config.record import choose
+        from lmrep.interop import chain
         from lmrep.planning import hardware
 
         claim, devices = claims.load(file, flags.scale), hardware.find(flags.topology)
         print(f"{claim.paper}, scale {flags.scale}, {flags.topology}{f': {devices.note}' if devices.note else ''}\n")
-        for line in plan.lines(claim, file, Path(arguments.workdir or f"claims/{file.stem}").absolute(),
-                               overrides_by_run(dict(arguments.overrides), claim.runs), devices, len(seeds)):
+        directory = Path(arguments.workdir or f"claims/{file.stem}").absolute()
+        overrides = overrides_by_run(dict(arguments.overrides), claim.runs)
+        if flags.match != match.STEPS:
+            costs = choose(match.COSTS, flags.match, "--match of a plan")
+            matched = match.decide(claim, chain.resolve(claim.runs, overrides, directory, file), flags.match, costs)
+            print(f"{results.budget(matched)}\n")
+            overrides |= match.overrides(matched)
+        for line in plan.lines(claim, file, directory, overrides, devices, len(seeds)):
             print(line, flush=True)
         return 0
     result = reproduce(
         file, Path(arguments.required_workdir()).absolute(), scale=flags.scale, seeds=seeds,
         overrides=dict(arguments.overrides), budget=parse_duration(flags.budget, "--budget") if flags.budget else
-        math.inf, data_dir=flags.data_dir, train=not flags.show)
+        math.inf, data_dir=flags.data_dir, train=not flags.show, match=flags.match)
     print(f"\n{result}", flush=True)
     return RunFault.exit_code if result.failures else 0

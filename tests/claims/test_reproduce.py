@@ -28,6 +28,8 @@ if sys.argv[1] == "train":
     run.mkdir(parents=True, exist_ok=True)
     (run / "config.json").write_text(json.dumps({"config": flags | {"steps": 2}, "data": {"tokenizer": ""}}))
     (run / "cost.jsonl").write_text(COST)
+    (run / "timing.jsonl").write_text(json.dumps(
+        {"step": 20, "split": "train", "steps_per_second": 48 / int(flags["config.batch_size"])}))
     (run / "provenance.jsonl").write_text(json.dumps({
         "time": "2026-11-28T10:00:00+0000", "cores": 2, "versions": {"lmrep": "0.1", "jax": "0.10", "numpy": "2"},
         "devices": {"platform": "cpu", "kind": "cpu", "count": 1, "processes": 1}}))

@@ -227,6 +227,10 @@ FAULTS = (
     Fault("a marked word has one character of what follows it", "lmrep/analysis/neighbours.py",
           "start, end - 2)", "start, end - 1)",
           ("tests/analysis/test_neighbours.py",)),
+    Fault("the report draws the oldest result of a checkpoint", "lmrep/analysis/report/dynamics.py",
+          'setdefault(_subject(line), {})[line["step"]] = line',
+          'setdefault(_subject(line), {}).setdefault(line["step"], line)',
+          ("tests/analysis/test_report_dynamics.py",)),
     # cli
     Fault("a run that fails exits as one that was refused", "lmrep/cli/main.py",
           "return error.exit_code", "return UserError.exit_code",
@@ -243,6 +247,10 @@ FAULTS = (
     Fault("a claim is measured anew after each start", "lmrep/claims/reproduce.py",
           "and _value(claim, directory) is None:", "and True:",
           ("tests/claims/test_reproduce.py",)),
+    Fault("equal tokens are counted as equal sequences", "lmrep/claims/match.py",
+          "stage.batch_size * stage.length for", "stage.batch_size for", ("tests/claims/test_match.py",)),
+    Fault("the steps of --match are decided anew after each start", "lmrep/claims/reproduce.py",
+          "if before is not None or by == STEPS", "if by == STEPS", ("tests/claims/test_match.py",)),
     # sweeps
     Fault("a sweep trains failed runs again without --retry", "lmrep/sweeps/runs.py",
           "skipped = {FINISHED} if retry else {FINISHED, FAILED}", "skipped = {FINISHED}",
