@@ -22,7 +22,7 @@ def get_claim(scale="miniature"):
     page, fields, widths = at_scale(
         scale, miniature=("quickstart.py", {"steps": 2000, "model.share": "all"}, (16, 32, 64, 128)),
         single=("albert.py:size=base,data=files,share=all", medium(
-            30_000, learning_rate=9e-4, batch_size=1024, length=128), (64, 128, 256, 512)),
+            20_000, learning_rate=9e-4, batch_size=1024, length=128), (64, 128, 256, 512)),
         paper=("albert.py:size=base,data=files,share=all", {}, (64, 128, 256, 768)))
     widest = f"width_{widths[-1]}"
     rows = {"narrowest": Row(f"tables of width {widths[0]}", widest), "narrow": Row(

@@ -20,7 +20,7 @@ def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields = at_scale(scale, miniature=("quickstart.py", {"steps": 1200, "model.layers": 4}),
                             single=("albert.py:size=base,data=files", medium(
-                                30_000, learning_rate=9e-4, batch_size=1024, length=128) | {"model.embedding": 512}),
+                                20_000, learning_rate=9e-4, batch_size=1024, length=128) | {"model.embedding": 512}),
                             paper=("albert.py:size=base,data=files", {"model.embedding": 768}))
     return Claim(
         paper="Lan et al., 2019, table 4", statement="A network that shares its layers is almost as good.",

@@ -24,7 +24,7 @@ def get_claim(scale="miniature"):
     page, fields, steps = at_scale(
         scale, miniature=("quickstart.py:format=segment_pair", {"steps": 2500}, 100),
         single=("albert.py:size=base,data=files", medium(
-            40_000, learning_rate=9e-4, batch_size=1024, length=128), 1000),
+            25_000, learning_rate=9e-4, batch_size=1024, length=128), 1000),
         paper=("albert.py:size=base,data=files", {}, 1000))
     order = {"format.pairs": "sop", "objective.sentence_pair": True, "steps": steps, "optimizer.learning_rate": 1e-4}
     rows = {name: Row(title, "none" if name == "nsp" else "nsp" if name == "sop" else "",

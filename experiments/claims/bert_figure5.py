@@ -23,7 +23,7 @@ def get_claim(scale="miniature"):
     page, (early, late), fields, tuned, changes, metric, evaluate = at_scale(
         scale, miniature=("quickstart.py:", (300, 3000), {}, "quickstart.py:format=segment_pair", {
             "steps": 500, "optimizer.learning_rate": 1e-3}, "pair_accuracy", {"split": "test"}),
-        single=("bert.py:size=base,data=files,format=packed,", (6_000, 120_000), medium(120_000),
+        single=("bert.py:size=base,data=files,format=packed,", (4_000, 70_000), medium(70_000),
                 "tasks/mnli.py:data=MNLI", {}, "accuracy", {}),
         paper=("bert.py:size=base,data=files,format=packed,", (50_000, 1_000_000), {}, "tasks/mnli.py:data=MNLI", {},
                "accuracy", {}))

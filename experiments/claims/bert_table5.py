@@ -21,7 +21,7 @@ def get_claim(scale="miniature"):
     page, fields, tuned, changes = at_scale(
         scale, miniature=("quickstart.py:", {"steps": 3000}, "tasks/sst2_trees.py:data=sst-trees", {
             "data.phrases": False, "epochs": 2.0, "length": 64}),
-        single=("bert.py:size=base,data=files,", medium(100_000), "tasks/sst2.py:data=SST-2", {}),
+        single=("bert.py:size=base,data=files,", medium(60_000), "tasks/sst2.py:data=SST-2", {}),
         paper=("bert.py:size=base,data=files,", {}, "tasks/sst2.py:data=SST-2", {}))
     runs = {"full": "format=segment_pair", "no_nsp": "format=packed", "causal": "format=packed,objective=causal"}
     return Claim(

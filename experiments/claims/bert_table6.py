@@ -22,7 +22,7 @@ def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields, shallow, middle, deep, wide = at_scale(
         scale, miniature=("quickstart.py", {"steps": 1500}, (1, 128), (2, 128), (4, 128), (2, 256)),
-        single=("bert.py:size=base,data=files", medium(60_000, 3e-4), (3, 512), (6, 512), (12, 512), (12, 768)),
+        single=("bert.py:size=base,data=files", medium(40_000, 3e-4), (3, 512), (6, 512), (12, 512), (12, 768)),
         paper=("bert.py:size=base,data=files", {}, (3, 768), (6, 768), (12, 768), (12, 1024)))
 
     def run(size):

@@ -31,8 +31,8 @@ def get_claim(scale="miniature"):
         scale, miniature=(("bert.py:size=tiny,format=packed", {"steps": 1000, "length": 64, "model.layers": 4}),
                           (2, "0,3"), "distilbert.py:size=tiny,format=packed", {"steps": 500}, "",
                           Measure("masked loss", "mlm_loss", {"split": "test"}, format=".3f")),
-        single=(("bert.py:size=base,data=files", medium(100_000)), (4, "0,2,5,7"), "distilbert.py:data=files",
-                {"steps": 50_000, "batch_size": 256, "length": 128, "execution.dtype": "bfloat16"},
+        single=(("bert.py:size=base,data=files", medium(60_000)), (4, "0,2,5,7"), "distilbert.py:data=files",
+                {"steps": 30_000, "batch_size": 256, "length": 128, "execution.dtype": "bfloat16"},
                 "tasks/sst2.py:data=SST-2", Measure("accuracy on SST-2, %", "accuracy", {}, lambda x: 100 * x)),
         paper=(("bert.py:size=base,data=files", {}), (6, "0,2,4,7,9,11"), "distilbert.py:data=files", {},
                "tasks/sst2.py:data=SST-2", Measure("accuracy on SST-2, %", "accuracy", {}, lambda x: 100 * x)))

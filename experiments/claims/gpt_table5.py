@@ -24,7 +24,7 @@ def get_claim(scale="miniature"):
     page, fields, tuned, changes = at_scale(
         scale, miniature=("gpt.py:size=tiny", {"steps": 3000, "model.norm": "pre", "model.init_stddev": 0.08},
                           "tasks/sst2_trees.py:data=sst-trees", {"data.phrases": False, "epochs": 2.0, "length": 64}),
-        single=("gpt.py:size=base,data=files", {"steps": 100_000, "optimizer.schedule.warmup_fraction": 0.02,
+        single=("gpt.py:size=base,data=files", {"steps": 75_000, "optimizer.schedule.warmup_fraction": 0.02,
                                                    "execution.dtype": "bfloat16"},
                 "tasks/sst2.py:data=SST-2,recipe=gpt", {}),
         paper=("gpt.py:size=base,data=files", {}, "tasks/sst2.py:data=SST-2,recipe=gpt", {}))

@@ -25,7 +25,7 @@ def get_claim(scale="miniature"):
         scale, miniature=({"network": ("quickstart.py", {"steps": 1500, "model.layers": 4})},
                           Measure("masked loss", "mlm_loss", {"split": "test"}, format=".3f"),
                           "below", "above", 0.05, 512),
-        single=({"pretrained": ("bert.py:size=base,data=files", medium(200_000)),
+        single=({"pretrained": ("bert.py:size=base,data=files", medium(100_000)),
                  "network": "tasks/mnli.py:data=MNLI,init={pretrained}"},
                 Measure("accuracy on MNLI, %", "accuracy", {}, lambda value: 100 * value), "above", "below", 1.0, 1000),
         paper=({"pretrained": "bert.py:size=base,data=files", "network": "tasks/mnli.py:data=MNLI,init={pretrained}"},

@@ -16,7 +16,7 @@ from lmrep.claims import Claim, Measure, Row, at_scale, medium
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields = at_scale(scale, miniature=("quickstart.py:", {"steps": 2000}),
-                            single=("roberta.py:size=base,data=files,batch=256,", medium(60_000)),
+                            single=("roberta.py:size=base,data=files,batch=256,", medium(35_000)),
                             paper=("roberta.py:size=base,data=files,batch=256,", {}))
     runs = {masking: (f"{page}format=segment_pair", {**fields, "format.duplicates": 10, "objective.masking": masking})
             for masking in ("static", "dynamic")}

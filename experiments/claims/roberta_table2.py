@@ -27,7 +27,7 @@ def get_claim(scale="miniature"):
         scale, miniature=("quickstart.py:", {"steps": 1500}, "quickstart.py:format=packed", {
             "steps": 150, "optimizer.learning_rate": 1e-3},
             Measure("masked loss", "mlm_loss", {"split": "test"}, format=".3f"), "above", "below", 0.02),
-        single=("roberta.py:size=base,data=files,batch=256,", medium(30_000), "tasks/sst2.py:data=SST-2", {},
+        single=("roberta.py:size=base,data=files,batch=256,", medium(18_000), "tasks/sst2.py:data=SST-2", {},
                 Measure("accuracy on SST-2, %", "accuracy", {}, lambda value: 100 * value), "below", "above", 0.3),
         paper=("roberta.py:size=base,data=files,batch=256,", {}, "tasks/sst2.py:data=SST-2", {},
                Measure("accuracy on SST-2, %", "accuracy", {}, lambda value: 100 * value), "below", "above", 0.3))

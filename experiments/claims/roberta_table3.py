@@ -27,7 +27,7 @@ def get_claim(scale="miniature"):
     """The claim at a scale."""
     runs = at_scale(
         scale, miniature=batches("quickstart.py", 102_400, {16: 2e-3, 128: 4e-3, 512: 8e-3}),
-        single=batches("roberta.py:size=base,data=files", 30_720_000, {128: 3e-4, 512: 6e-4, 2048: 1e-3},
+        single=batches("roberta.py:size=base,data=files", 18_432_000, {128: 3e-4, 512: 6e-4, 2048: 1e-3},
                        medium(0, length=128)),
         paper={size: (f"roberta.py:size=base,data=files,batch={batch}", {})
                for size, batch in ((256, "256"), (2048, "2k"), (8192, "8k"))})

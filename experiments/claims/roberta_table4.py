@@ -21,7 +21,7 @@ def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields, steps, tenth = at_scale(
         scale, miniature=("quickstart.py", {}, 600, {"data.validation": 0.86}),  # which is not trained on
-        single=("roberta.py:size=base,data=files,batch=256", medium(0), 12_000, {"data.validation": 0.88}),
+        single=("roberta.py:size=base,data=files,batch=256", medium(0), 7_500, {"data.validation": 0.88}),
         paper=("roberta.py:size=large,data=files", {}, 100_000, {}))
     return Claim(
         paper="Liu et al., 2019, table 4", statement="More text and longer training lower the perplexity.",

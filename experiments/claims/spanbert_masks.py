@@ -27,7 +27,7 @@ def get_claim(scale="miniature"):
                            "geometric": ("quickstart.py:objective=span_boundary", {"objective.boundary": False})},
                           {"steps": 2500}, "quickstart.py:format=segment_pair", {
                               "steps": 500, "optimizer.learning_rate": 1e-3}, "pair_accuracy", {"split": "test"}),
-        single=({mask: (f"spanbert.py:size=base,data=files,spans={mask}", {}) for mask in MASKS}, medium(35_000),
+        single=({mask: (f"spanbert.py:size=base,data=files,spans={mask}", {}) for mask in MASKS}, medium(20_000),
                 "tasks/sst2.py:data=SST-2", {}, "accuracy", {}),
         paper=({mask: (f"spanbert.py:size=base,data=files,spans={mask}", {}) for mask in MASKS}, {},
                "tasks/sst2.py:data=SST-2", {}, "accuracy", {}))

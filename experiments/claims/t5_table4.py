@@ -24,8 +24,8 @@ def get_claim(scale="miniature"):
         scale, miniature=("t5.py:size=tiny", {"steps": 1000}, "t5.py:size=tiny", {
             "steps": 150, "optimizer.learning_rate": 0.02},
             Measure("loss of replaced spans", "denoising_loss", {"split": "test"}, format=".3f"), "below", "above"),
-        single=("t5.py:size=small,data=files", {"steps": 60_000, "optimizer.schedule.warmup_fraction": 1 / 6,
-                                              "execution.dtype": "bfloat16"},
+        single=("t5.py:size=small,data=files", {"steps": 25_000, "optimizer.schedule.warmup_fraction": 0.4,
+                                              "execution.dtype": "bfloat16", "microbatches": 2},
                 "tasks/sst2.py:data=SST-2,as_text=true,recipe=t5", {},
                 Measure("accuracy on SST-2, %", "accuracy", {}, lambda value: 100 * value), "above", "below"),
         paper=("t5.py:size=base,data=files", {}, "tasks/sst2.py:data=SST-2,as_text=true,recipe=t5", {},

@@ -114,8 +114,8 @@ def at_scale(scale: str, **settings: Any) -> Any:
 
 def medium(steps: int, learning_rate: float = 5e-4, **fields: Any) -> dict[str, Any]:
     """Returns fields that fit a page of a Transformer to one GPU: the network of BERT-medium (Turc et al., 2019), eight
-    layers of width 512, in bfloat16, and a warm-up over a tenth of the steps, for rates above the papers' of longer
-    runs.
+    layers of width 512, in bfloat16, a batch in two halves, and a warm-up over a tenth of the steps, for rates above
+    the papers' of longer runs.
 
     Args:
       steps: the number of updates.
@@ -124,7 +124,7 @@ def medium(steps: int, learning_rate: float = 5e-4, **fields: Any) -> dict[str, 
     """
     return {"model.layers": 8, "model.width": 512, "model.heads": 8, "model.mlp": 2048, "steps": steps,
             "optimizer.learning_rate": learning_rate, "optimizer.schedule.warmup_fraction": 0.1,
-            "execution.dtype": "bfloat16", **fields}
+            "execution.dtype": "bfloat16", "microbatches": 2, **fields}
 
 
 def load(file: Path, scale: str = MINIATURE) -> Claim:
