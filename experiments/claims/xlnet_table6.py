@@ -26,7 +26,7 @@ def get_claim(scale="miniature"):
     page, fields, tuned, changes, metric, evaluate = at_scale(
         scale, miniature=("xlnet.py:size=tiny", {"steps": 1200}, "xlnet.py:size=tiny,objective=masked,nsp=yes", {
             "steps": 400}, "pair_accuracy", {"split": "test"}),
-        single=("xlnet.py:size=base,data=files", medium(25_000, 4e-4, batch_size=64), "tasks/sst2.py:data=SST-2", {},
+        single=("xlnet.py:size=base,data=files", medium(16_000, 4e-4, batch_size=64), "tasks/sst2.py:data=SST-2", {},
                 "accuracy", {}),
         paper=("xlnet.py:size=base,data=files", {}, "tasks/sst2.py:data=SST-2", {}, "accuracy", {}))
     runs = {"xlnet": (page, fields)} | {name: (f"{page},{part}", fields) for name, (_, part, _) in PARTS.items()}
