@@ -24,13 +24,17 @@ class AttentionMask:
     segment_ids: Array  # i32[b, t]; positions attend within their segment; 0 is padding
     causal: bool = flax.struct.field(pytree_node=False, default=False)  # whether later positions are hidden
     mask: Array | None = None  # bool[b, t, s], combined with the above; True where t may attend to s
+    # of a network's local attention: positions to each side that are visible; 0: all
+    window: int = flax.struct.field(pytree_node=False, default=0)
 
     def to_bool(self) -> Array:
         """Returns bool[b, t, s]: True where position t may attend to s."""
         mask = self.segment_ids[:, :, None] == self.segment_ids[:, None, :]
+        positions = jnp.arange(self.segment_ids.shape[1])
         if self.causal:
-            positions = jnp.arange(self.segment_ids.shape[1])
             mask &= positions[:, None] >= positions[None, :]
+        if self.window:
+            mask &= jnp.abs(positions[:, None] - positions[None, :]) <= self.window
         return mask if self.mask is None else mask & self.mask
 
 
@@ -104,6 +108,11 @@ def dense(
         return _attend(query, keys, values, visible, bias, key, rate, same_along)
 
     return run
+
+
+def dense_products(query: Array, keys: Array, values: Array, mask: Array) -> Array:
+    """Computes attention of scaled queries [b, t, h, k] under a mask bool[b, t, s], without dropout -> [b, t, h, k]."""
+    return _attend(query, keys, values, mask, None, None, 0.0, ())[0]
 
 
 def take(x: Array, at: Array) -> Array:

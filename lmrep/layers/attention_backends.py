@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lmrep.core import sharding
 from lmrep.core.errors import UserError
-from lmrep.layers import chunked_attention, fused_attention
+from lmrep.layers import chunked_attention, fused_attention, local_attention
 from lmrep.layers.attention import Attend, AttentionMask, dense
 
 
@@ -128,7 +128,10 @@ def only_dense() -> Iterator[None]:
 def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout: bool) -> Attend:
     """Returns the implementation `name`, or what `auto` means for these shapes, under a mask. Called while a program is
     traced. Raises UserError if the backend does not honour the mask, dropout, dtype or width. (Whether sequences are
-    packed cannot be seen here: `auto` takes it that they are.)"""
+    packed cannot be seen here: `auto` takes it that they are.) Under a mask with a window, all but "xla" are
+    `local_attention`."""
+    if mask.window and name != "xla":
+        return local_attention.attend(mask)
     if _only_dense.get():
         name = "xla"
     needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,

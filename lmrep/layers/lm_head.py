@@ -17,18 +17,21 @@ TABLE = ("vocab", "embed")  # the logical axes of an output table
 EXACT = jax.lax.Precision.HIGHEST  # for sums written as products, which accelerators round by default
 
 
-def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
-    """Returns the specs of BERT's masked-LM head (Devlin et al., 2019): a dense layer d -> e, a norm, a bias [v]."""
+def specs(
+    d: int, e: int, vocab: int, init: Initializer = normal(), *, kind: str = "layer", bias: bool = True
+) -> Tree:
+    """Returns the specs of BERT's masked-LM head (Devlin et al., 2019): a dense layer d -> e, with `bias`, a norm of
+    this `kind` in `norm.NORMS`, and a bias [v]."""
     return {
-        "transform": linear.specs(d, e, ("embed", None), init),
-        "norm": norm.specs(e),
+        "transform": linear.specs(d, e, ("embed", None), init, bias=bias),
+        "norm": norm.specs(e, kind),
         "bias": ParamSpec((vocab,), ("vocab",), zeros),
     }
 
 
-def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Array:
+def transform(params: Tree, hidden: Array, *, activation: str, eps: float, kind: str = "layer") -> Array:
     """Applies the head before the output table: hidden [b, m, d] -> [b, m, e]."""
-    return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], hidden)), eps)
+    return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], hidden)), eps, kind)
 
 
 def logits(params: Tree, table: Array, x: Array) -> Array:

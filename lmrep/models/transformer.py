@@ -1,11 +1,10 @@
-"""The Transformer encoder or decoder-only stack behind BERT, RoBERTa, ALBERT, ELECTRA and GPT-2.
+"""The Transformer encoder or decoder-only stack behind BERT, RoBERTa, ALBERT, ELECTRA, GPT-2 and ModernBERT.
 
-All systems share this code; they differ in `Config`, whose published values are in `presets.py`.
+All systems share this code; they differ in `transformer_config.Config`, whose published values are in `presets.py`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,87 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, norm, residual, stack
-from lmrep.layers.attention import AttentionMask, KVCache
-from lmrep.layers.mlp import ACTIVATIONS
+from lmrep.layers.attention import AttentionMask, KVCache, Rotate
+from lmrep.layers.rotary import rotary
 from lmrep.models import pruned_heads
 from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
 from lmrep.models.sizes import Sizes, TransformerSizes
-
-SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
-           "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
-
-
-@dataclass(frozen=True)
-class Config:
-    """The fields in which the published Transformers differ."""
-
-    vocab: int = setting(30522, "size of the vocabulary; 0: the tokenizer's size", at_least=0)
-    width: int = setting(768, "d, the model width", at_least=1)
-    layers: int = setting(12, "l, the number of layers", at_least=1)
-    heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
-    mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
-    max_length: int = setting(512, "tokens of a sequence at most; any, without positions", at_least=1)
-    positions: str = setting("learned", "position embeddings", choices=("learned", "sinusoidal", "none"))
-    position_offset: int = setting(0, "rows before position 0 in the position table (RoBERTa: 2)", at_least=0)
-    token_types: int = setting(2, "rows of the token-type table (BERT: 2, RoBERTa: 0)", at_least=0)
-    embedding: int = setting(0, "width of the tables, projected to d where it differs (ALBERT: 128); 0: d", at_least=0)
-    embedding_norm: bool = setting(True, "layer norm on the embeddings (not in GPT and GPT-2)")
-    norm: str = setting("post", "layer norm after each residual sum (BERT) or before each block (GPT-2)",
-                        choices=("post", "pre"))
-    norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
-    activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
-    scaled_attention: bool = setting(True, "whether attention logits are divided by the root of the heads' width")
-    attention_by_layer: bool = setting(False, "whether they are divided by the number of the layer, from 1 (an option "
-                                       "of GPT-2's in the transformers library)")
-    tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
-    share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
-    dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
-    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the "
-                                  "tied output layer, instead of the sum of embeddings (GPT)")
-    attention_dropout: float = setting(0.1, "on attention probabilities", at_least=0, below=1)
-    mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
-    init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
-    init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
-    position_stddev: float = setting(0.0, "of the position table (GPT-2: 0.01); 0: init_stddev", at_least=0)
-    project_init: str = setting("same", "initial projection of the tables: as other weights, or Glorot uniform "
-                                "(ELECTRA)",
-                                choices=("same", "glorot"))
-    residual_init: str = setting("same", "initial projections onto the residual stream: as other weights, or scaled by "
-                                 "1 / sqrt(2 l) (GPT-2)", choices=("same", "scaled"))
-    pruned_heads: str = setting("", "attention heads that were removed (lmrep prune), by layer, from 0: 1:2,5;3:0; "
-                                "layers that keep different numbers of heads are not stacked")
-
-    @property
-    def table_width(self) -> int:
-        """Width of the embedding tables."""
-        return self.embedding or self.width
-
-    @property
-    def head_width(self) -> int:
-        """k, the width of a head."""
-        return self.width // self.heads
-
-    @property
-    def kept_heads(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the heads that each layer has, from 0 to `heads` - 1."""
-        return pruned_heads.kept(self.pruned_heads, self.layers, self.heads)
-
-    @property
-    def head_counts(self) -> Counter[int]:
-        """{number of heads: how many layers have as many}."""
-        return pruned_heads.counts(self.pruned_heads, self.layers, self.heads)
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a sequence at most: the number of positions; 0, for any, without positions."""
-        return 0 if self.positions == "none" else self.max_length
+from lmrep.models.transformer_config import SHARING, Config, check
 
 
 class Cache(NamedTuple):
@@ -101,20 +30,6 @@ class Cache(NamedTuple):
 
     kv: KVCache  # keys and values of every layer, [l, b, h, s, k] each
     length: Array  # i32[], number of tokens read
-
-
-def check(c: Config) -> None:
-    """Raises UserError where fields do not fit each other."""
-    if c.width % c.heads:
-        near = [h for h in range(1, c.width + 1) if c.width % h == 0]
-        raise UserError(f"model.width is {c.width}, which model.heads={c.heads} does not divide; "
-                        f"for example, set heads to {min(near, key=lambda h: abs(h - c.heads))}")
-    if c.positions == "sinusoidal" and c.table_width % 2:
-        raise UserError(f"sinusoidal positions need an even width; model has {c.table_width}")
-    if c.attention_by_layer and "attention" in SHARING[c.share]:
-        raise UserError(f"model.attention_by_layer is True, and all layers share their attention (model.share={c.share}"
-                        "); set share to none or mlp")
-    pruned_heads.check(c.pruned_heads, c.layers, c.heads, c.share)
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer") -> Model:
@@ -134,19 +49,19 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         state=State(cache=partial(start_cache, c=c, execution=execution),
                     decode=partial(decode, c=c, execution=execution)),
         heads=Heads(c.heads, lambda: c.kept_heads, frozenset({"self"})),
-        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c)),
+        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c), c.norm_kind, c.bias),
         make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
         sizes=sizes(c),
     )
 
 
 def sizes(c: Config) -> Sizes:
-    """Returns the numbers of published formulas: each layer has four projections of the attention and two of the block
-    after it, 4 d h k + 2 d f."""
+    """Returns the numbers of published formulas: each layer has four projections of the attention and two, or gated
+    three, of the block after it, 4 d h k + 2 d f."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
     attention = c.head_width * sum(heads * layers for heads, layers in c.head_counts.items())
-    equal_layers = attention == c.layers * c.width  # ELECTRA's script counts layers of one size
-    return Sizes(4 * c.width * attention + 2 * c.layers * c.width * c.mlp + projection, attention,
+    equal_layers = attention == c.layers * c.width and not c.gated  # ELECTRA's script counts layers of one size
+    return Sizes(4 * c.width * attention + (2 + c.gated) * c.layers * c.width * c.mlp + projection, attention,
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if equal_layers else None)
 
 
@@ -180,28 +95,29 @@ def specs(c: Config) -> Tree:
         "layers": stack.specs(layer_specs(c), c.layers, SHARING[c.share]),
     }
     if c.embedding_norm:
-        tree["embedding_norm"] = norm.specs(e)
+        tree["embedding_norm"] = norm.specs(e, c.norm_kind)
     if e != c.width:
         projecting = glorot_uniform if c.project_init == "glorot" else init
         tree["project"] = linear.specs(e, c.width, (None, "embed"), projecting)
     if c.norm == "pre":
-        tree["final_norm"] = norm.specs(c.width)
+        tree["final_norm"] = norm.specs(c.width, c.norm_kind)
     return tree
 
 
 def layer_specs(c: Config) -> Tree | list[Tree]:
-    """Returns the parameters of one layer; a list, one entry a layer, where layers have different numbers of heads."""
+    """Returns the parameters of one layer; a list, one entry a layer, where layers differ in them."""
     init = initializer(c)
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
-    different = len(c.head_counts) > 1
     layers = [{
-        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width),
-        "attention_norm": norm.specs(c.width),
-        "mlp": mlp.specs(c.width, c.mlp, init, adding),
-        "mlp_norm": norm.specs(c.width),
-    } for heads in (map(len, c.kept_heads) if different else c.head_counts)]
-    return layers if different else layers[0]
+        "attention": attention_layer.specs(c.width, len(heads), init, adding, c.head_width, bias=c.bias),
+        "attention_norm": norm.specs(c.width, c.norm_kind),
+        "mlp": mlp.specs(c.width, c.mlp, init, adding, bias=c.bias, gated=c.gated),
+        "mlp_norm": norm.specs(c.width, c.norm_kind),
+    } for heads in (c.kept_heads if c.layers_differ else c.kept_heads[:1])]
+    if not c.first_norm:
+        del layers[0]["attention_norm"]
+    return layers if c.layers_differ else layers[0]
 
 
 def encode(
@@ -219,35 +135,62 @@ def encode(
     check_inputs(inputs, input_fields(c))
     if inputs.positions is None and 0 < c.max_tokens < inputs.tokens.shape[1]:
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
-    attend = attention_backends.bind(
-        "xla" if attention else execution.attention,
-        inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens)), head_width=c.head_width,
-        dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0)
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
+    bind = partial(attention_backends.bind, "xla" if attention else execution.attention, head_width=c.head_width,
+                   dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0)
+    attend = {window: bind(mask.replace(window=window)) for window in dict.fromkeys(c.windows)}
     embedding_key, stack_key = prng.split(key, 2)
-    x = _embed(params, inputs, embedding_key, c).astype(execution.dtype)
+    positions = _positions(inputs)
+    rotate = _rotations(positions, c)
+    x = _embed(params, inputs, positions, embedding_key, c).astype(execution.dtype)
 
-    def run(p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
+    def run(
+        p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None, *, window: int
+    ) -> tuple[Array, tuple]:
         (key, gates), heads = slices, _heads_of(p, c)
         attention_key, *keys = prng.split(key, 4)
 
         def block(y: Array) -> tuple[Array, Array | None]:
             return attention_layer.apply(
-                p["attention"], y, attend, heads, at=at, rate=c.attention_dropout, key=attention_key,
-                gates=None if gates is None else gates[..., :heads])
+                p["attention"], y, attend[window], heads, at=at, rate=c.attention_dropout, key=attention_key,
+                gates=None if gates is None else gates[..., :heads], rotate=rotate[window])
 
         x, probabilities = _layer(p, x, block, c, keys, at)
         return x, (x if layers else None, _with_heads(probabilities, c.heads) if attention else None)
 
     keys = None if key is None else jax.random.split(stack_key, c.layers)
+    functions = _by_window(run, c)
     last, collected = stack.apply(
-        [run] * c.layers, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), SHARING[c.share],
-        execution, last=None if at is None else partial(run, at=at))
+        functions, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), SHARING[c.share], execution,
+        last=None if at is None else partial(functions[-1], at=at))
     if c.norm == "pre":
-        last = norm.apply(params["final_norm"], last, c.norm_eps)
+        last = norm.apply(params["final_norm"], last, c.norm_eps, c.norm_kind)
     if at is not None:
         last = shard(last, "batch", None, None)  # heads use them in any order
     hidden_states, probabilities = collected or (None, None)
     return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
+
+
+def _by_window(layer: Callable, c: Config) -> list[Callable]:
+    """Returns `layer` for each layer, with its `window`; equal windows have the same function."""
+    functions = {window: partial(layer, window=window) for window in c.windows}
+    return [functions[window] for window in c.windows]
+
+
+def _positions(inputs: Inputs) -> Array:
+    """Returns the positions i32[b, t] of the tokens, by default 0, 1, 2, ..."""
+    if inputs.positions is not None:
+        return inputs.positions
+    return jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
+
+
+def _rotations(positions: Array, c: Config) -> dict[int, Rotate | None]:
+    """Returns {window: the rotation of queries and keys in layers with this window}; without rotary positions, None."""
+    if c.positions != "rotary":
+        return dict.fromkeys(c.windows)
+    width = round(c.rotary_fraction * c.head_width)
+    return {window: rotary(positions, width, c.local_base if window and c.local_base else c.rotary_base)
+            for window in c.windows}
 
 
 def _scaled(layers: Tree, c: Config) -> Tree:
@@ -304,35 +247,35 @@ def decode(
     `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
     positions = jnp.broadcast_to(cache.length + jnp.arange(tokens.shape[1]), tokens.shape)
-    x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(execution.dtype)
+    x = _embed(params, Inputs(tokens=tokens), positions, None, c).astype(execution.dtype)
+    rotate = _rotations(positions, c)
 
-    def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
+    def run(p: Tree, x: Array, kv: KVCache, *, window: int) -> tuple[Array, KVCache]:
         heads = _heads_of(p, c)
         known = KVCache(*(part[:, :heads] for part in kv))
         x, new = _layer(p, x, lambda y: attention_layer.cached_attention(
-            p["attention"], y, known, cache.length, heads), c)
+            p["attention"], y, known, cache.length, heads, rotate=rotate[window],
+            window=window + 1 if window else 0), c)
         return x, KVCache(*(_with_heads(part, kv.keys.shape[1]) for part in new))
 
-    x, kv = stack.apply([run] * c.layers, _scaled(params["layers"], c), layer_specs(c), x, cache.kv, SHARING[c.share],
+    x, kv = stack.apply(_by_window(run, c), _scaled(params["layers"], c), layer_specs(c), x, cache.kv, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))
     if c.norm == "pre":
-        x = norm.apply(params["final_norm"], x, c.norm_eps)
+        x = norm.apply(params["final_norm"], x, c.norm_eps, c.norm_kind)
     return x, Cache(kv, cache.length + (tokens.shape[1] if real is None else real))
 
 
-def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
-    """Embeds tokens as float32 [b, t, d]. Norm and dropout act before the projection (Lan et al., 2019)."""
+def _embed(params: Tree, inputs: Inputs, positions: Array, key: Array | None, c: Config) -> Array:
+    """Embeds tokens at these positions as float32 [b, t, d]. Norm and dropout act before the projection (Lan et al.,
+    2019)."""
     tables = gather_params(params["embedding"], specs(c)["embedding"]) | {"token": params["embedding"]["token"]}
-    positions = inputs.positions
-    if positions is None:
-        positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
     x = embedding.apply(
         tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
         sinusoidal_length=c.max_length + c.position_offset if c.positions == "sinusoidal" else 0,
         key=key if c.table_dropout else None, rate=c.dropout)
     x = shard(x, "batch", "length", None)
     if c.embedding_norm:
-        x = norm.apply(params["embedding_norm"], x, c.norm_eps)
+        x = norm.apply(params["embedding_norm"], x, c.norm_eps, c.norm_kind)
     if not c.table_dropout:
         x = dropout.apply(key, x, c.dropout)
     return linear.apply(params["project"], x) if "project" in params else x
@@ -344,8 +287,8 @@ def _layer(
 ) -> tuple[Array, Any]:
     """Applies one layer, at positions `at` or all: x [b, s, d] -> (x [b, t, d], second result of `attend`)."""
     attention_key, inner_key, mlp_key = keys
-    add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, rate=c.dropout)
-    x, collected = add(p["attention_norm"], x, attend, key=attention_key, at=at)
+    add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, kind=c.norm_kind, rate=c.dropout)
+    x, collected = add(p.get("attention_norm"), x, attend, key=attention_key, at=at)
     return add(p["mlp_norm"], x, lambda y: (mlp.apply(
         p["mlp"], y, c.activation, rate=c.mlp_dropout, key=inner_key), None), key=mlp_key)[0], collected
 
@@ -356,7 +299,8 @@ DEFINITION = ModelDef(
           "attention_dropout": 0.0, "init_stddev": 0.08},
     check=check,
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
-                         "scaled_attention", "attention_by_layer"),
+                         "scaled_attention", "attention_by_layer", "rotary_base", "rotary_fraction", "window",
+                         "global_every", "local_base", "norm_kind", "first_norm", "bias", "gated"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
     attention=lambda c: attention_backends.Needs(c.head_width, dropout=c.attention_dropout > 0),
 )

@@ -17,7 +17,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import linear, lm_head
+from lmrep.layers import linear
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Context, Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head, scoring
@@ -72,7 +72,7 @@ def specs(c: Config, model: Model, vocabulary: Vocabulary | None = None) -> Tree
     none is tied. `vocabulary` is that of `c.unigram_bias`."""
     e, init = model.output.width, model.head_style.init
     if c.head == "transform":
-        head = lm_head.specs(model.width, e, model.vocab_size, init)
+        head = mlm_head.transform_specs(model)
     else:
         head = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), init)}
     if c.bias or c.unigram_bias:

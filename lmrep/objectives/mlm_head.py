@@ -27,7 +27,14 @@ METRICS = {
 
 def specs(model: Model) -> Tree:
     """Declares the head's parameters, with an output table where the network ties none."""
-    return lm_head.specs(model.width, model.output.width, model.vocab_size, model.head_style.init) | output_specs(model)
+    return transform_specs(model) | output_specs(model)
+
+
+def transform_specs(model: Model) -> Tree:
+    """Declares what `transform` reads, and the output bias."""
+    style = model.head_style
+    return lm_head.specs(model.width, model.output.width, model.vocab_size, style.init, kind=style.norm,
+                         bias=style.bias)
 
 
 def uses(
@@ -103,4 +110,5 @@ def encode(
 
 def transform(head: Tree, hidden: Array, model: Model) -> Array:
     """Applies the head up to the output table: hidden [..., d] -> [..., e]."""
-    return lm_head.transform(head, hidden, activation=model.head_style.activation, eps=model.head_style.eps)
+    style = model.head_style
+    return lm_head.transform(head, hidden, activation=style.activation, eps=style.eps, kind=style.norm)

@@ -79,7 +79,7 @@ def specs(c: Config, model: Model) -> Tree:
         "place": ParamSpec((c.max_targets, c.position_width), (None, None), model.head_style.init),
         "join": linear.specs(2 * model.width + c.position_width, model.width, (None, "embed"), model.head_style.init),
         "join_norm": norm.specs(model.width),
-        **lm_head.specs(model.width, model.output.width, model.vocab_size, model.head_style.init),
+        **mlm_head.transform_specs(model),
     }
 
 

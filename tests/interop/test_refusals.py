@@ -140,6 +140,8 @@ NETWORKS = [
     (lambda: network({"norm": "pre"}, "masked"), [
         "bert (norm=pre)", "gpt2 (embedding_norm=True, token_types=2)",
         "roberta-prelayernorm (activation=gelu_tanh)"]),
+    (lambda: network({"gated": True, "bias": False, "window": 2}, "masked"),
+     ["bert (bias=False, gated=True, window=2)"]),
     (lambda: network({"positions": "none"}, "masked"), ["bert (positions=none)"]),
     (lambda: network({"embedding_norm": False}, "masked"), ["bert (embedding_norm=False)"]),
     (lambda: network({"share": "attention", "embedding": 6}, "masked"),

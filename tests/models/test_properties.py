@@ -35,6 +35,12 @@ VARIANTS = {
     "albert": ("transformer", {"embedding": 32, "share": "all"}),
     "pre_norm": ("transformer", {"norm": "pre", "embedding_norm": False, "token_types": 0, "positions": "sinusoidal",
                                  "attention_by_layer": True}),
+    "modernbert": ("transformer", {
+        "norm": "pre", "norm_kind": "layer_without_bias", "first_norm": False, "bias": False, "gated": True,
+        "activation": "gelu", "token_types": 0, "positions": "rotary", "window": 2, "local_base": 100.0}),
+    "neobert": ("transformer", {
+        "norm": "pre", "norm_kind": "rms", "embedding_norm": False, "bias": False, "gated": True, "activation": "silu",
+        "token_types": 0, "positions": "rotary", "rotary_fraction": 0.5}),
     "xlnet": ("transformer_xl", {"causal": False, "segments": True, "untie": True, "scale_embedding": False}),
     "rnn": ("lstm", {"cell": "rnn", "layers": 2}),
     "word_tables": ("bilstm", {"reads": "words", "shared": False}),

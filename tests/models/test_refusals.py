@@ -30,6 +30,9 @@ def build(network, fields):
 @pytest.mark.parametrize(("network", "fields", "named"), [
     ("transformer", {"heads": 5}, "model.heads=5"),
     ("transformer", {"positions": "sinusoidal", "embedding": 5}, "even width"),
+    ("transformer", {"positions": "rotary", "width": 36, "heads": 4}, "width 9 is 9"),
+    ("transformer", {"positions": "rotary", "rotary_fraction": 0.3}, "model.rotary_fraction=0.3"),
+    ("transformer", {"first_norm": False}, "model.norm is post"),
     ("transformer", {"attention_by_layer": True, "share": "all"}, "model.attention_by_layer"),
     ("transformer", {"pruned_heads": "1"}, "'1'"),
     ("transformer", {"pruned_heads": "1:"}, "'1:'"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
-from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, only, rate, size
+from lmrep.interop.huggingface.config_json import ORIGINAL_LAYERS, ConfigTable, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm, rows
 
@@ -28,7 +28,7 @@ KEYS = {
 
 GELU = {"hidden_act": "gelu"}  # in heads of RoBERTa and ELECTRA, whatever config.json says
 FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True, "scaled_attention": True,
-         "attention_by_layer": False}
+         "attention_by_layer": False, **ORIGINAL_LAYERS}
 CONFIG = ConfigTable(KEYS, FIXED, {"init": "truncated_normal"})
 
 EMBEDDINGS = {

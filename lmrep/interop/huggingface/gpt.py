@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
-from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, rate, size
+from lmrep.interop.huggingface.config_json import ORIGINAL_LAYERS, ConfigTable, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
 from lmrep.tasks.heads import Head
@@ -29,7 +29,8 @@ KEYS = DECODER_KEYS | {
     "afn": activation("gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
 }
 
-FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0}
+FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0,
+         **ORIGINAL_LAYERS}
 CONFIG = ConfigTable(KEYS, FIXED | {"scaled_attention": True, "attention_by_layer": False},
                      {"init": "normal", "table_dropout": True})
 
