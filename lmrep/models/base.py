@@ -166,11 +166,11 @@ class HeadStyle(NamedTuple):
     activation: str = "gelu"  # a name in `mlp.ACTIVATIONS`
     eps: float = 1e-12  # epsilon of layer norm
     init: Initializer = normal()  # of kernels
-    norm: str = "layer"  # of the masked-LM head, a name in `norm.NORMS`
-    bias: bool = True  # of the masked-LM head's dense layer
     # the vector of a whole text: that of its "first" or "last" position, or the "mean" over all, for networks without a
     # position of that use; where one vector is needed, "mean" networks use the last
     pooling: str = "first"
+    norm: str = "layer"  # of the masked-LM head, a name in `norm.NORMS`
+    bias: bool = True  # of the masked-LM head's dense layer
 
 
 class Model(NamedTuple):

@@ -49,7 +49,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         state=State(cache=partial(start_cache, c=c, execution=execution),
                     decode=partial(decode, c=c, execution=execution)),
         heads=Heads(c.heads, lambda: c.kept_heads, frozenset({"self"})),
-        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c), c.norm_kind, c.bias),
+        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c), norm=c.norm_kind, bias=c.bias),
         make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
         sizes=sizes(c),
     )
