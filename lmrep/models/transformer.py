@@ -110,11 +110,11 @@ def layer_specs(c: Config) -> Tree | list[Tree]:
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
     layers = [{
-        "attention": attention_layer.specs(c.width, len(heads), init, adding, c.head_width, bias=c.bias),
+        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width, bias=c.bias),
         "attention_norm": norm.specs(c.width, c.norm_kind),
         "mlp": mlp.specs(c.width, c.mlp, init, adding, bias=c.bias, gated=c.gated),
         "mlp_norm": norm.specs(c.width, c.norm_kind),
-    } for heads in (c.kept_heads if c.layers_differ else c.kept_heads[:1])]
+    } for heads in (map(len, c.kept_heads) if c.layers_differ else c.head_counts)]
     if not c.first_norm:
         del layers[0]["attention_norm"]
     return layers if c.layers_differ else layers[0]
