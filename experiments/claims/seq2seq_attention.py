@@ -31,4 +31,4 @@ def get_claim(scale="miniature"):
         paper="Bahdanau et al., 2015", statement="An encoder-decoder with attention has a lower loss.",
         runs={"none": (page, fields | without), "attention": (page, fields)},
         rows={"none": Row("no attention"), "attention": Row("attention", "none", "below")},
-        measure=measure, cost="15 minutes on two cores")
+        measure=measure, cost="40 minutes on one core")
