@@ -15,14 +15,15 @@ from lmrep.optimizers.parameters import is_stacked, matches
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic polynomial, as released
 EPS = 1e-7
+DEFAULT = ("encoder/*kernel",)  # may match nothing: networks without kernels use the recipe too
 
 
 @dataclass(frozen=True)
 class Config(adamw.Config):
     """The settings of Muon; betas, eps and bias_correction are those of Adam for the other parameters."""
 
-    matrices: tuple[str, ...] = setting(("encoder/*kernel",), "patterns of the matrices whose update is "
-                                        "orthogonalized; the other parameters have Adam's")
+    matrices: tuple[str, ...] = setting(DEFAULT, "patterns of parameters, of which matrices have an orthogonalized "
+                                        "update; the other parameters have Adam's")
     momentum: float = setting(0.95, "decay rate of the momentum", at_least=0, below=1)
     nesterov: bool = setting(True, "add the gradient to the momentum once more")
     newton_steps: int = setting(5, "iterations of Newton and Schulz", at_least=1)
@@ -44,15 +45,12 @@ def orthogonalize(x: Array, steps: int) -> Array:
 
 def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
     """Computes Muon's direction for the matrices, and Adam's for the others."""
-    selected = matches(config.matrices, specs, "optimizer.matrices")
+    selected = matches(config.matrices, specs, "optimizer.matrices", optional=DEFAULT)
 
     def label(path: str, spec: ParamSpec) -> str:
-        if not selected[path].any():
-            return "other"
-        if len(spec.shape) != 2 + is_stacked(spec) or not selected[path].all():
-            raise UserError(f"optimizer.matrices matches {path}, which has the shape {spec.shape}; expected patterns "
-                            "of matrices, in all layers of a stack")
-        return "matrix"
+        if selected[path].any() and not selected[path].all():
+            raise UserError(f"optimizer.matrices matches {path} in some layers of a stack; expected patterns of all")
+        return "matrix" if selected[path].all() and len(spec.shape) == 2 + is_stacked(spec) else "other"
 
     def update_of(x: Array) -> Array:
         rows, columns = x.shape

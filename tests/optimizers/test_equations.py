@@ -9,7 +9,7 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.core.errors import UserError
-from lmrep.core.params import ParamSpec, abstract
+from lmrep.core.params import ParamSpec, abstract, stacked
 from lmrep.optimizers import adafactor, adamw, lion, muon, sgd
 from lmrep.optimizers.schedules import DecayConfig
 from tests.optimizers.updates import CONSTANT, STEPS, numpy_of, train, values
@@ -125,9 +125,10 @@ def test_muon_orthogonalizes_matrices_and_has_adam_for_the_rest(scale, factor):
     check_against(reference, config, steps=20)
 
 
-def test_muon_refuses_what_is_no_matrix():
-    with pytest.raises(UserError, match=r"optimizer.matrices matches bias, which has the shape \(6,\); expected"):
-        optimizers.build(muon.Config("muon", matrices=("*",)), SPECS, 10)
+def test_muon_refuses_some_layers_of_a_stack():
+    specs = {"encoder": {"layers": stacked({"kernel": SPECS["kernel"]}, 3)}}
+    with pytest.raises(UserError, match=r"optimizer\.matrices matches encoder/layers/kernel in some layers of a"):
+        optimizers.build(muon.Config("muon", matrices=("*/layers/1/*",)), specs, 10)
 
 
 def test_lamb_trusts_the_norms_but_not_where_decay_is_skipped():
