@@ -31,7 +31,7 @@ def get_claim(scale="miniature"):
     teacher, (depth, picked), student, fields, tuned, measure = at_scale(
         scale, miniature=(("quickstart.py", {"steps": 1500, "model.layers": 4, "model.max_length": 64}), (2, "0,3"),
                           "distilbert.py:size=tiny,format=packed",
-                          {"steps": 500, "data.validation": 0.05, "data.test": 0.05}, "",  # as the teacher's
+                          {"steps": 500, "model.norm": "pre", "data.validation": 0.05, "data.test": 0.05}, "",
                           Measure("masked loss", "mlm_loss", {"split": "test"}, format=".3f")),
         single=(("bert.py:size=base,data=files", medium(60_000)), (4, "0,2,5,7"), "distilbert.py:data=files",
                 {"steps": 30_000, "batch_size": 256, "length": 128, "execution.dtype": "bfloat16"},
