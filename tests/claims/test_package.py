@@ -62,7 +62,7 @@ def labelled_files(folder):
         path = folder / "aclImdb" / split / label
         path.mkdir(parents=True)
         for review in range(8):
-            (path / f"{review}_7.txt").write_text(f"{' '.join(SENTENCE)} {number} {review}", encoding="utf8")
+            (path / f"{review}_7.txt").write_text(f"{' '.join(SENTENCE * 50)} {number} {review}", encoding="utf8")
 
 
 def smallest(claim, seen):
