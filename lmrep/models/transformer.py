@@ -60,8 +60,10 @@ def sizes(c: Config) -> Sizes:
     three, of the block after it, 4 d h k + 2 d f."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
     attention = c.head_width * sum(heads * layers for heads, layers in c.head_counts.items())
-    equal_layers = attention == c.layers * c.width and not c.gated  # ELECTRA's script counts layers of one size
-    return Sizes(4 * c.width * attention + (2 + c.gated) * c.layers * c.width * c.mlp + projection, attention,
+    full = attention * -(-c.layers // c.global_every) // c.layers if c.window else attention  # without local layers
+    # ELECTRA's script counts layers of one size
+    equal_layers = attention == c.layers * c.width and not (c.gated or c.window)
+    return Sizes(4 * c.width * attention + (2 + c.gated) * c.layers * c.width * c.mlp + projection, full,
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if equal_layers else None)
 
 

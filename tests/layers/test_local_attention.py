@@ -38,13 +38,14 @@ def test_outputs_and_gradients_are_those_under_a_mask(length, window, causal):
     assert (np.asarray(mask.to_bool()) <= near).all() and np.asarray(mask.to_bool()).any(-1).all()
 
 
-def test_chosen_positions_and_dropout_are_those_of_dense_attention():
+def test_chosen_positions_dropout_and_other_masks_are_those_of_dense_attention():
     query, kv, segments = inputs(20)
     mask, at = AttentionMask(jnp.asarray(segments), window=2), jnp.asarray(RNG.integers(0, 20, (B, 3)))
-    for options in ({"at": at}, {"rate": 0.5, "key": jax.random.key(0)}):
+    pairs = mask.replace(mask=jnp.asarray(RNG.random((B, 20, 20)) < 0.5))
+    for under, options in ((mask, {"at": at}), (mask, {"rate": 0.5, "key": jax.random.key(0)}), (pairs, {})):
         chosen = np.take_along_axis(query, at[..., None, None], 1) if "at" in options else query
-        outputs = (attend(chosen, kv, **options)[0] for attend in (local_attention.attend(mask), dense(mask.to_bool())))
-        np.testing.assert_array_equal(*outputs)
+        attends = local_attention.attend(under), dense(under.to_bool())
+        np.testing.assert_array_equal(*(attend(chosen, kv, **options)[0] for attend in attends))
 
 
 def test_operations_grow_with_the_length_alone():

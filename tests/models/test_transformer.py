@@ -1,5 +1,6 @@
 """The Transformer against its definition in numpy, and properties of what it computes."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -200,3 +201,11 @@ def test_a_generator_has_any_fraction_of_the_width():
     assert {(n.layers, n.embedding) for n in generators.values()} == {(3, 768)}
     for network in generators.values():
         transformer.check(network)
+
+
+def test_published_formulas_count_the_attention_of_global_layers():
+    c = transformer.Config(layers=7, width=12, heads=2, mlp=20, window=4)
+    sizes = transformer.sizes(c)
+    assert sizes.attention == 12 * c.windows.count(0) == 12 * 3 and sizes.transformer is None
+    assert sizes.matrices == transformer.sizes(replace(c, window=0)).matrices == 7 * (4 * 12 * 12 + 2 * 12 * 20)
+    assert transformer.sizes(replace(c, gated=True)).matrices == 7 * (4 * 12 * 12 + 3 * 12 * 20)
