@@ -65,6 +65,17 @@ _gpt2 = partial(_encoder, "gpt2", vocab=50257, tokenizer="byte_level_bpe", lower
                 residual_init="scaled")
 
 
+def _modernbert(layers: int, width: int, mlp: int, encoder: int, pretraining: int) -> Preset:
+    """Warner et al. (2024): rotary positions, gated blocks, no biases but that of the output layer, no dropout, global
+    attention in every third layer."""
+    config = Config(
+        vocab=50368, layers=layers, width=width, heads=width // 64, mlp=mlp, max_length=8192, positions="rotary",
+        rotary_base=160_000.0, local_base=10_000.0, window=64, token_types=0, norm="pre",
+        norm_kind="layer_without_bias", first_norm=False, norm_eps=1e-5, bias=False, gated=True, activation="gelu",
+        dropout=0.0, attention_dropout=0.0, residual_init="scaled")
+    return Preset(config, encoder, pretraining, "modernbert", "byte_level_bpe", False)
+
+
 def _elmo(cell: int, width: int, highways: int, encoder: int, pretraining: int) -> Preset:
     """Peters et al. (2018): two layers in each direction over 2,048 filters of characters."""
     config = bilstm.Config(vocab=793_471, cell=cell, width=width, highways=highways)
@@ -161,6 +172,8 @@ PRESETS = {
     "electra_small_plus": _electra(12,   256,  13_483_008,  23_122_875, embedding=128),
     "electra_base":      _electra( 12,   768, 108_891_648, 119_386_427),
     "electra_large":     _electra( 24,  1024, 334_092_288, 354_655_291),
+    "modernbert_base":  _modernbert(22,  768, 1152, 149_014_272, 149_655_232),
+    "modernbert_large": _modernbert(28, 1024, 2624, 394_781_696, 395_881_664),
     #                          cell  width  highways
     "elmo_small":        _elmo(  1024,  128,   1,  13_593_312, 115_951_071),
     "elmo_medium":       _elmo(  2048,  256,   1,  28_027_744, 231_949_791),

@@ -27,6 +27,8 @@ DISTILBERT = {"vocab_size": 67, "dim": 36, "n_layers": 2, "n_heads": 3, "hidden_
 GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
        "eos_token_id": 2}
 LEFT, UNTIED = {"is_decoder": True}, {"tie_word_embeddings": False}
+MODERNBERT = SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0, "bos_token_id": 1,
+                      "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
 XLNET = {"vocab_size": 67, "d_model": 36, "n_layer": 2, "n_head": 3, "d_inner": 70}
 CASES = {
     "BertModel": SIZES, "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
@@ -38,6 +40,8 @@ CASES = {
     "ElectraForPreTraining": NARROW | {"hidden_act": "gelu_new"},
     "DistilBertModel": DISTILBERT | {"sinusoidal_pos_embds": True},
     "DistilBertForMaskedLM": DISTILBERT | {"activation": "relu"},
+    "ModernBertModel": MODERNBERT | {"local_attention": 40},
+    "ModernBertForMaskedLM": MODERNBERT | {"global_attn_every_n_layers": 2, "norm_eps": 1e-3},
     "AlbertModel": NARROW, "AlbertForMaskedLM": NARROW | {"hidden_act": "gelu"}, "AlbertForPreTraining": NARROW,
     "OpenAIGPTModel": GPT, "OpenAIGPTLMHeadModel": GPT | {"afn": "relu"},
     "XLNetModel": XLNET | {"mem_len": None},

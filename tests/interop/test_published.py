@@ -151,6 +151,9 @@ PRESETS_OF = {
                                   "intermediate_size": 4096, "num_hidden_layers": 24}),
     "gpt2_xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25, "activation_function": "gelu_new"}),
     "bert_base": ("bert", {"hidden_act": "gelu_new"}), "gpt2": ("gpt2", {}), "albert_xxlarge": ("albert", {}),
+    "modernbert_base": ("modernbert", {}),
+    "modernbert_large": ("modernbert", {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28,
+                                        "num_attention_heads": 16}),
     "distilbert_base": ("distilbert", {"hidden_size": 768, "sinusoidal_pos_embds": True, "tie_weights_": True}),
 }  # fmt: skip
 

@@ -31,6 +31,10 @@ ROBERTA = {  # layers, width, heads, feed-forward, words; embeddings and encoder
     "roberta_large": (24, 1024, 16, 4096, 50265, 354_309_120, 355_411_033),
 }
 DISTILBERT = {"distilbert_base": (6, 768, 12, 3072, 30522, 66_362_880, 66_985_530)}  # likewise
+MODERNBERT = {  # likewise, as the transformers library counts its classes
+    "modernbert_base": (22, 768, 12, 1152, 50368, 149_014_272, 149_655_232),
+    "modernbert_large": (28, 1024, 16, 2624, 50368, 394_781_696, 395_881_664),
+}
 GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
     "gpt": (12, 768, 12, 3072, 40478, 512, 116_534_784),
     "gpt2": (12, 768, 12, 3072, 50257, 1024, 124_439_808),
@@ -105,7 +109,7 @@ def shape(c):
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
         DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(AWD_LSTM) | set(TRANSFORMER) | set(T5) | set(
-            T5_1_1) | {"cove"}
+            T5_1_1) | set(MODERNBERT) | {"cove"}
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -171,6 +175,15 @@ def test_distilbert(name):
     _, _, both, _, full = counts(config, pair=False)
     assert (both, full) == DISTILBERT[name][5:] == (encoder, pretraining)
     assert config == replace(PRESETS["bert_base"].config, layers=6, token_types=0, activation="gelu", init="normal")
+
+
+@pytest.mark.parametrize("name", MODERNBERT)
+def test_modernbert(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    assert shape(config) == MODERNBERT[name][:5]
+    _, _, both, _, full = counts(config, pair=False)
+    assert (both, full) == MODERNBERT[name][5:] == (encoder, pretraining)
+    assert [layer for layer, window in enumerate(config.windows) if not window] == [*range(0, config.layers, 3)]
 
 
 @pytest.mark.parametrize("name", ALBERT)

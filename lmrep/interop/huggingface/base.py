@@ -1,5 +1,6 @@
 """`Family`, the contract of a family of published checkpoints. A family's file is mainly its table of tensor names."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,11 @@ from lmrep.interop.huggingface.tensors import POOLER, TOKEN, Names, Shapes, Tens
 from lmrep.models import name_of
 
 CONFIG = "config.json"
+
+
+def numbered(path: str) -> str:
+    """Returns the path of a parameter of one layer as tables of tensors have it, with {l} for the layer's number."""
+    return re.sub(r"(?<=/layers/)\d+(?=/)", "{l}", path)
 
 
 class Specials(NamedTuple):
@@ -168,9 +174,14 @@ class Family:
     def locations(self, prefix: str, config: Any, shapes: Shapes) -> Iterator[tuple[TensorLocation, list[str]]]:
         """Yields (location, names of its tensor) of the tensors whose parameters are in `shapes`."""
         for names, tensor in self.rows(prefix, self.tasks):
-            if shapes.keys() >= set(tensor.paths):
-                tensor = tensor._replace(shape=tuple(
-                    getattr(config, size) if isinstance(size, str) else size for size in tensor.shape))
+            tensor = tensor._replace(shape=tuple(
+                getattr(config, size) if isinstance(size, str) else size for size in tensor.shape))
+            if "{l}" in tensor.paths[0]:
+                for layer in range(config.layers):
+                    of_layer = tensor._replace(paths=tuple(path.format(l=layer) for path in tensor.paths))
+                    if shapes.keys() >= set(of_layer.paths):
+                        yield TensorLocation(of_layer, None), [name.format(l=layer) for name in names]
+            elif shapes.keys() >= set(tensor.paths):
                 for layer in range(shapes[tensor.paths[0]][0]) if "{l}" in names[0] else (None,):
                     yield TensorLocation(tensor, layer), [name.format(l=layer) for name in names]
 
@@ -196,7 +207,8 @@ class Family:
             HEADS[head].prefix for head in self.pretrained_heads if head not in self.tied_heads))]
         names = Counter(name for names, _ in table for name in names)
         paths = Counter(path for _, tensor in table for path in tensor.paths)
-        problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths),
+        problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths
+                      and numbered(path) not in paths),
                     *(f"has {name} twice" for name, count in (names | paths).items() if count > 1)]
         if problems:
             raise UserError(f"{self.described}: its table of tensors {', '.join(problems[:3])}; correct this component")

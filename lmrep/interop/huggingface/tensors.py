@@ -3,7 +3,7 @@
     "encoder.layer.{l}.attention.self.query": linear("encoder/layers/attention/query")
 
 maps `...query.weight`, [out, in], to our kernel [l, in, out], and `...query.bias` to our bias. `{l}` is the number of a
-layer, since our layers are stacked.
+layer, since our layers are stacked; where they are not, because they differ, it is in our path too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ TRANSFORMS = ("objective/masked/transform/kernel", "objective/causal/transform/k
 class Tensor(NamedTuple):
     """The parameters that a published tensor holds."""
 
-    paths: tuple[str, ...]  # of our parameters; several are concatenated along the last axis of the tensor
+    paths: tuple[str, ...]  # of our parameters; several are concatenated along their last axis
     transposed: bool = False  # whether its axes are in reverse order
     shape: tuple[int | str, ...] = ()  # its shape, if it splits axes of ours; a name is that field of our config
     also: tuple[str, ...] = ()  # other names in published files; the name in the table is written
@@ -41,10 +41,10 @@ def linear(*paths: str, bias: bool = True, transposed: bool = True) -> Module:
     return {".weight": kernel} | ({".bias": Tensor(tuple(f"{path}/bias" for path in paths))} if bias else {})
 
 
-def norm(path: str) -> Module:
+def norm(path: str, bias: bool = True) -> Module:
     """Returns the tensors of a layer norm, also called gamma and beta in files made from TensorFlow's checkpoints."""
-    return {".weight": Tensor((f"{path}/scale",), also=(".gamma",)),
-            ".bias": Tensor((f"{path}/bias",), also=(".beta",))}
+    scale = {".weight": Tensor((f"{path}/scale",), also=(".gamma",))}
+    return scale | ({".bias": Tensor((f"{path}/bias",), also=(".beta",))} if bias else {})
 
 
 def rows(table: Names, under: str = "") -> Iterator[tuple[list[str], Tensor]]:
@@ -68,23 +68,25 @@ class TensorLocation(NamedTuple):
         if self.tensor.shape:
             return self.tensor.shape
         parts = [shapes[path][self.layer is not None :] for path in self.tensor.paths]
-        *before, last = parts[0][::-1] if self.tensor.transposed else parts[0]
-        return (*before, last if len(parts) == 1 else sum(shape[-1] for shape in parts))
+        shape = (*parts[0][:-1], sum(part[-1] for part in parts))
+        return shape[::-1] if self.tensor.transposed else shape
 
     def read(self, params: Params) -> np.ndarray:
         """Returns the tensor's value from our parameters; a view if it is a part of a single parameter."""
         views = self._views(params)
         value = views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
+        value = value.T if self.tensor.transposed else value
         return value.reshape(self.tensor.shape) if self.tensor.shape else value
 
     def assign(self, value: np.ndarray, params: Params) -> None:
         """Copies the tensor's value into our parameters, in place."""
         start, views = 0, self._views(params)
-        value = value.reshape(views[0].shape) if self.tensor.shape else value
+        if self.tensor.shape:
+            value = value.reshape(views[0].shape[::-1] if self.tensor.transposed else views[0].shape)
+        value = value.T if self.tensor.transposed else value
         for view in views:
             view[...] = value[..., start : start + view.shape[-1]]
             start += view.shape[-1]
 
     def _views(self, params: Params) -> list[np.ndarray]:
-        views = [params[path] if self.layer is None else params[path][self.layer] for path in self.tensor.paths]
-        return [view.T for view in views] if self.tensor.transposed else views
+        return [params[path] if self.layer is None else params[path][self.layer] for path in self.tensor.paths]
