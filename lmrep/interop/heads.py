@@ -69,7 +69,8 @@ HEADS = {
         output_specs, "objective/span_corruption/", objective="span_corruption"),
 }
 
-FORM = ("context", "dense", "hidden", "activation", "bias")  # the fields of a task's head that decide what it computes
+# the fields of a task's head that decide what it computes
+FORM = ("context", "dense", "hidden", "activation", "bias", "norm")
 
 
 class TaskHead(NamedTuple):
@@ -133,6 +134,11 @@ class PublishedTask(NamedTuple):
         return tasks.Head(**{name: value for name, value in self.fields.items() if name in known})
 
     @property
+    def pooling(self) -> str:
+        """The field `pooling` of the task's config, if it has that."""
+        return self.fields.get("pooling", "position")
+
+    @property
     def task(self) -> str:
         """The name of the task in `TASKS`."""
         return task_of(self.name)
@@ -159,10 +165,12 @@ class PublishedTask(NamedTuple):
         last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
         if self.name == "conditioned_ends":
             return self._conditioned(params["objective"][self.task], hidden, mask, last, model.head_style.eps)
-        if TASK_HEADS[self.name].pooled:
+        if TASK_HEADS[self.name].pooled and self.pooling == "mean":
+            hidden = tasks.mean(hidden, mask[:, None] > 0)[:, 0]
+        elif TASK_HEADS[self.name].pooled:
             first = self.head.context == "both" and model.head_style.pooling == "first"
             hidden = hidden[jnp.arange(len(hidden)), mask.argmax(-1) if first else last]
-        return tasks.apply(params["objective"][self.task], hidden, self.head)
+        return tasks.apply(params["objective"][self.task], hidden, self.head, model)
 
     @staticmethod
     def _conditioned(head: Tree, hidden: Array, mask: Array, last: Array, eps: float) -> Array:

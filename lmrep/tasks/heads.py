@@ -1,4 +1,4 @@
-"""The heads of tasks, as in published code: [dropout, dense, activation,] dropout, output."""
+"""The heads of tasks, as in published code: [dropout, dense, activation, norm,] dropout, output."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, Tree, truncated_normal
-from lmrep.layers import dropout, linear
+from lmrep.layers import dropout, linear, norm
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch
 
@@ -35,6 +35,7 @@ class Head:
     end_of_text: bool = setting(True, "context left: an end-of-text token after each text, which stands for it; where "
                                 "there is none (GPT-2), the last token of the text does")
     start_of_text: bool = setting(False, "context left: an end-of-text token before each text, as fastai's xxbos")
+    norm: bool = setting(False, "a norm after the dense layer, both of the network's kind, as in ModernBERT")
 
 
 # family of presets -> the fields that its published systems set to other values than the defaults
@@ -42,6 +43,7 @@ PUBLISHED = {
     "roberta": {"input_dropout": 0.1},
     "electra": {"input_dropout": 0.1, "activation": "gelu"},
     "distilbert": {"activation": "relu", "dropout": 0.2},
+    "modernbert": {"activation": "gelu", "dense": True, "norm": True, "dropout": 0.0},
     "gpt": {"context": "left", "dense": False},
     "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False, "end_of_text": False},
 }
@@ -63,15 +65,23 @@ def specs(model: Model, outputs: int, c: Head, width: int = 0, init: Initializer
     out = linear.specs(hidden, outputs, (None, None), init)
     if not c.bias:
         del out["bias"]
-    dense = {"dense": linear.specs(width, hidden, ("embed", None), init)} if c.dense else {}
-    return dense | {"out": out}
+    if not c.dense:
+        return {"out": out}
+    style, dense = model.head_style, linear.specs(width, hidden, ("embed", None), init)
+    if not c.norm:
+        return {"dense": dense, "out": out}
+    if not style.bias:
+        del dense["bias"]
+    return {"dense": dense, "norm": norm.specs(hidden, style.norm), "out": out}
 
 
-def apply(params: Tree, x: Array, c: Head, key: Array | None = None) -> Array:
+def apply(params: Tree, x: Array, c: Head, model: Model, key: Array | None = None) -> Array:
     """Applies a head: x [..., d] -> float32 [..., outputs]; `key` is for dropout, None for none."""
     keys = prng.split(key, 2)
     if c.dense:
         x = ACTIVATIONS[c.activation](linear.apply(params["dense"], dropout.apply(keys[0], x, c.input_dropout)))
+        if c.norm:
+            x = norm.apply(params["norm"], x, model.head_style.eps, model.head_style.norm)
     x = dropout.apply(keys[1], x, c.dropout).astype(jnp.float32)
     y = x @ params["out"]["kernel"]
     return y + params["out"]["bias"] if c.bias else y

@@ -149,10 +149,10 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
 
 
 def is_head_alone(c: Any) -> bool:
-    """Tells whether a task has an encoder that is trained, a head, and nothing else."""
+    """Tells whether a task has an encoder that is trained, a head on its vectors or their pool, and nothing else."""
     if not hasattr(c, "network"):
         return True
-    alone = c.network == "linear" and getattr(c, "pooling", "position") == "position" and not inputs(c)
+    alone = c.network == "linear" and not inputs(c)
     return alone and not word_features.fields(c) and not getattr(c, "start_of_text", False)
 
 
@@ -359,7 +359,7 @@ def text_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = N
     """Computes the vector [b, n, d] that `pooling` makes of each unit; the arguments are those of `unit_vectors`."""
     c, model, flat = net.c, net.model, heads.ungrouped(batch)
     chunked = documents.is_chunked(c)
-    if not chunked and not is_head_alone(c):
+    if not chunked and not (is_head_alone(c) and getattr(c, "pooling", "position") == "position"):
         x = token_vectors(params, flat, net, key)
         return documents.pool(c, model, network_params(params, net).get("pooling", {}), x, batch)
     inputs = model_inputs(model, flat, conditions_on=Context(c.context))
@@ -377,7 +377,7 @@ def outputs(
     """Computes the outputs float32 [b, n, outputs] of the head on `unit_vectors`, and the carry after the batch."""
     keys = prng.split(key, 2)
     x, carry = unit_vectors(params, batch, net, keys[0], carry)
-    return heads.apply(params["objective"][net.name], x, net.c, keys[1]), carry
+    return heads.apply(params["objective"][net.name], x, net.c, net.model, keys[1]), carry
 
 
 def cross_entropy(

@@ -34,19 +34,22 @@ from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
 NAME = "span_extraction"
-HEAD = heads.Head(dense=False, dropout=0.0)  # a linear layer, as *ForQuestionAnswering of Hugging Face Transformers
 
 
 @dataclass(frozen=True)
 class Config(networks.TaskConfig):
     """An extractive question answerer."""
 
-    published: ClassVar[tuple[str, ...]] = ("context",)
+    published: ClassVar[tuple[str, ...]] = ("context", "dense", "activation", "norm")
 
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
                            "sets that of the run", choices=("both", "left"))
     end: str = setting("independent", "how a token is scored as the answer's last: by itself (BERT), or given the "
                        "first, with a classifier of no answer (XLNet)", choices=("independent", "conditioned"))
+    dense: bool = setting(False, "a dense layer before the output layer; of published networks, ModernBERT's alone has "
+                          "one")
+    activation: str = setting("gelu", "of the dense layer", choices=tuple(heads.ACTIVATIONS))
+    norm: bool = setting(False, "a norm after the dense layer, both of the network's kind, as in ModernBERT")
     beams: int = setting(5, "end conditioned: starts of each window of which ends are scored", at_least=1)
     unanswerable: bool = setting(False, "whether questions may have no answer, as in SQuAD 2.0")
     threshold: float | None = setting(None, "no answer is predicted where its score exceeds the best answer's by more; "
@@ -58,7 +61,10 @@ class Config(networks.TaskConfig):
 
 
 def check_config(c: Config) -> None:
-    """Raises UserError for a teacher with end=conditioned."""
+    """Raises UserError for a teacher or a dense layer with end=conditioned."""
+    if c.end == "conditioned" and c.dense:
+        raise UserError("config.objective.dense is True, and with end=conditioned the head has layers of its own; set "
+                        "dense to False, or end to independent")
     if c.end == "conditioned" and c.teacher.alpha_ce:
         raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and with end=conditioned the "
                         "scores of ends depend on the start, so that a teacher has none to learn from; set it to 0")
@@ -74,10 +80,15 @@ def check(c: Config, record: Record) -> None:
 # The objective
 
 
+def head(c: Config) -> heads.Head:
+    """Returns the config of the head: a linear layer, or more as `dense` and `norm` say, and no dropout."""
+    return heads.Head(dense=c.dense, activation=c.activation, norm=c.norm, dropout=0.0)
+
+
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """Builds the objective, which scores every token as the first and as the last one of the answer."""
     net = networks.bind(c, model, NAME, frozen)
-    objective = networks.objective(net, 2, lambda batch: batch["start"] >= 0, loss, predict, head=HEAD)
+    objective = networks.objective(net, 2, lambda batch: batch["start"] >= 0, loss, predict, head=head(c))
     if c.end == "conditioned":
         del objective.specs["objective"][NAME]["out"]
         objective.specs["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), model.head_style.init)
@@ -86,7 +97,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, net: Network) -> Array:
     """Computes the logits float32 [b, t, 2] of each token as the first, and as the last one of the answer."""
-    return heads.apply(params["objective"][NAME], networks.token_vectors(params, batch, net, key), HEAD)
+    x = networks.token_vectors(params, batch, net, key)
+    return heads.apply(params["objective"][NAME], x, head(net.c), net.model)
 
 
 def loss(

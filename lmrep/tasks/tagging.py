@@ -44,14 +44,15 @@ log = logging.getLogger(__name__)
 class Config(networks.TaskConfig, heads.Head):
     """A tagger. By default the head is dropout and a linear layer, as in BERT, RoBERTa and ELECTRA."""
 
-    published: ClassVar[tuple[str, ...]] = ("context",)
+    published: ClassVar[tuple[str, ...]] = ("context", "dense", "norm", "activation")
 
     network: str = setting("linear", "between the encoder and the tags: linear: the head alone; bilstm: bidirectional "
                            "LSTM layers, with a time step for each word; crf, bilstm_crf: the same, and a linear-chain "
                            "CRF over the tags, which predicts the most probable sequence that the scheme allows",
                            choices=("linear", "bilstm", "crf", "bilstm_crf"))
 
-    dense: bool = setting(False, "a dense layer before the output layer; published taggers have none")
+    dense: bool = setting(False, "a dense layer before the output layer; of published taggers, ModernBERT's alone "
+                          "has one")
     labels: tuple[str, ...] = setting((), "the tags, in the order of the head's outputs; none: as in the training "
                                       "data, O first and the others sorted")
     scheme: str = setting("auto", "what tags mean, for metrics, checks and decoding: entities in BIO (IOB2), IOB1, "
@@ -201,7 +202,7 @@ def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -
         return word_means(x, jnp.where(within, jnp.cumsum(read, -1), -1), batch["segment_ids"])
 
     x = networks.token_vectors(params, batch, net, keys[0], (words, read))
-    return heads.apply(params["objective"]["tagging"], x, c, keys[1])
+    return heads.apply(params["objective"]["tagging"], x, c, net.model, keys[1])
 
 
 def loss(

@@ -62,7 +62,7 @@ def logits(
     words = [target_words.vectors(x, batch, number) for number in (1, 2)]
     weights = networks.network_params(params, net).get("pooling", {})
     joined = jnp.concatenate([documents.pool(net.c, net.model, weights, x, batch), *words], -1)
-    return heads.apply(params["objective"]["word_in_context"], joined, net.c, keys[1]), carry
+    return heads.apply(params["objective"]["word_in_context"], joined, net.c, net.model, keys[1]), carry
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:

@@ -195,7 +195,7 @@ def word_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = N
 def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """Computes the logits of the candidates, float32 [b, n, k]."""
     keys = prng.split(key, 2)
-    y = heads.apply(params["objective"][NAME], word_vectors(params, batch, net, keys[0]), net.c, keys[1])
+    y = heads.apply(params["objective"][NAME], word_vectors(params, batch, net, keys[0]), net.c, net.model, keys[1])
     candidates = batch["candidates"]
     return jnp.where(candidates < 0, EMPTY, jnp.take_along_axis(y, jnp.maximum(candidates, 0), -1))
 

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from tokenizers import AddedToken as LibraryToken
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
@@ -97,6 +99,40 @@ def test_every_layout_of_gpt_gives_the_same_tokenizer(tmp_path, names):
     assert loaded[0].vocabulary.specials == {"unk": 0, "eos": len(GPT) - 1}
     without = tokenizers.load(write(tmp_path / "f", vocab_json=ids(GPT[:-1]), merges_txt=lines))
     assert without.vocabulary.specials == {"unk": 0}
+
+
+def modernbert(path):
+    """ModernBERT's tokenizer.json of a small vocabulary, as the library makes it."""
+    library = Tokenizer(models.BPE({**ids([*BYTES, *("".join(merge) for merge in MERGES)])}, MERGES))
+    library.normalizer, library.decoder = normalizers.NFC(), decoders.ByteLevel()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.add_special_tokens(["|||IP_ADDRESS|||", "<|endoftext|>"])
+    library.add_tokens([LibraryToken("  ", normalized=True), LibraryToken("    ", normalized=True)])
+    library.add_special_tokens([LibraryToken(token, special=True, normalized=False, lstrip=token == "[MASK]")
+                                for token in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")])
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, library.token_to_id(token)) for token in ("[CLS]", "[SEP]")])
+    write(path, tokenizer_config_json={"tokenizer_class": "PreTrainedTokenizerFast"} | {
+        f"{role}_token": f"[{role.upper()}]" for role in ("cls", "sep", "pad", "mask", "unk")})
+    library.save(str(path / "tokenizer.json"))
+    return library
+
+
+def test_modernbert_is_read_and_written(tmp_path):
+    """With its normalization, its runs of spaces, and one separator between the texts of a pair."""
+    library = modernbert(tmp_path / "a")
+    ours = tokenizers.load(tmp_path / "a")
+    assert ours.one_separator and ours.vocabulary.specials == {
+        role: library.token_to_id(f"[{role.upper()}]") for role in ("cls", "sep", "pad", "mask", "unk")}
+    again = tokenizers.load(saved(ours, tmp_path / "b"))
+    written = Tokenizer.from_file(str(tmp_path / "b/tokenizer.json"))
+    assert again.fingerprint == ours.fingerprint
+    for text in ("the the", "    the [MASK]  x", "e\u0301 |||IP_ADDRESS||| [SEP]", "it's 12", ""):
+        expected = library.encode(text, add_special_tokens=False).ids
+        assert again.encode(text, specials=True).ids.tolist() == expected
+        assert ours.encode(text, specials=True).ids.tolist() == expected
+        assert written.encode(text, "the").ids == library.encode(text, "the").ids
 
 
 @pytest.mark.parametrize("file_name", ["special_tokens_map_json", "tokenizer_config_json"])

@@ -1,9 +1,10 @@
-"""Byte-level BPE of GPT-2 (Radford et al. 2019), with the special tokens of RoBERTa (Liu et al. 2019) or of GPT-2.
+"""Byte-level BPE of GPT-2 (Radford et al. 2019), with the special tokens of RoBERTa (Liu et al. 2019), of GPT-2, or of
+BERT, as in ModernBERT (Warner et al., 2024).
 
-Text is not normalized. It is split into words: 's 't 're 've 'm 'll 'd; runs of letters, of digits or of other
-characters, each with the space before it; and runs of white space. The UTF-8 bytes of a word, each written as a
-printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earliest merge first. Every text can be
-encoded, and its ids decode to the same text.
+Text is not normalized, unless published files say NFC, as ModernBERT's. It is split into words: 's 't 're 've 'm 'll
+'d; runs of letters, of digits or of other characters, each with the space before it; and runs of white space. The UTF-8
+bytes of a word, each written as a printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earliest
+merge first. Every text can be encoded, and its ids decode to the same text.
 
 `bytes` has no merge: every byte of the UTF-8 text is a token, as in language models of enwik8 and text8 (Al-Rfou et
 al., 2019; Dai et al., 2019). Nothing is learned. The special tokens are ids 0 to 4, and byte i is id 5 + i.
@@ -11,9 +12,10 @@ al., 2019; Dai et al., 2019). Nothing is learned. The special tokens are ids 0 t
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
@@ -40,7 +42,8 @@ SPACE = next(character for character, byte in BYTES.items() if byte == 0x20)
 class ByteLevel(BpeTokenizer):
     """The tokenizer of RoBERTa and GPT-2. Its tokens are written in the characters of `BYTES`.
 
-    `mask_absorbs_space`: whether <mask> absorbs the space before it in a text, as in RoBERTa's own code.
+    `mask_absorbs_space`: whether <mask> absorbs the space before it in a text, as in RoBERTa's own code. `nfc`: whether
+    text is normalized to NFC first. `one_separator`: whether a pair has one separator between its texts, not two.
     """
 
     name = "byte_level_bpe"
@@ -48,8 +51,9 @@ class ByteLevel(BpeTokenizer):
     sentence_separator = " "
 
     def __init__(self, tokens: Sequence[str], merges: Iterable[tuple[str, str]], added: Sequence[AddedToken] = (),
-                 specials: Mapping[str, str] = SPECIALS, mask_absorbs_space: bool = True):
-        self.mask_absorbs_space = mask_absorbs_space
+                 specials: Mapping[str, str] = SPECIALS, mask_absorbs_space: bool = True,
+                 nfc: bool = False, one_separator: bool = False):
+        self.mask_absorbs_space, self.nfc, self.one_separator = mask_absorbs_space, nfc, one_separator
         super().__init__(tokens, merges, added, specials)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -68,19 +72,25 @@ class ByteLevel(BpeTokenizer):
 
     def library_model(self) -> tokenizers.Tokenizer:
         model = models.BPE(self.ids, self.merges, unk_token=self.specials.get("unk"))
-        return _with_gpt2_words(tokenizers.Tokenizer(model))
+        tokenizer = _with_gpt2_words(tokenizers.Tokenizer(model))
+        if self.nfc:
+            tokenizer.normalizer = normalizers.NFC()
+        return tokenizer
 
     def special_token(self, role: str) -> tokenizers.AddedToken:
         lstrip = role == "mask" and self.mask_absorbs_space
         return tokenizers.AddedToken(self.specials[role], special=True, normalized=False, lstrip=lstrip)
 
     def identity(self) -> list:
-        return [*super().identity(), *["mask keeps the space before it"] * (not self.mask_absorbs_space)]
+        return [*super().identity(), *["mask keeps the space before it"] * (not self.mask_absorbs_space),
+                *["NFC"] * self.nfc, *["one separator"] * self.one_separator]
 
     def template(self) -> processors.PostProcessor | None:
         if not {"sep", "cls"} <= self.specials.keys():
             return None
         sep, cls = ((self.specials[role], self.ids[self.specials[role]]) for role in ("sep", "cls"))
+        if self.one_separator:
+            return processors.BertProcessing(sep, cls)
         return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
 
     def starts_word(self, token: str) -> bool:
@@ -90,6 +100,8 @@ class ByteLevel(BpeTokenizer):
     def saved_config(self) -> dict:
         if "cls" not in self.specials:
             return {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
+        if self.one_separator:
+            return {"tokenizer_class": "PreTrainedTokenizerFast"}
         return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False, "bos_token": self.specials["cls"],
                 "eos_token": self.specials.get("sep")}
 
@@ -125,18 +137,29 @@ def load(files: PublishedFiles) -> ByteLevel | None:
     if "dict.txt" in files.names and path.name != TOKENIZER_JSON and SPECIALS["mask"] not in ids:
         tokens = _fairseq_tokens(files.directory / "dict.txt", path, published.in_order(path, ids))
         return ByteLevel(tokens, files.merges(tokens))
-    published.check_value(files.directory / TOKENIZER_JSON, "normalizer",
-                          published.type_name(files.tokenizer_json.get("normalizer")), "none")
+    normalizer = published.type_name(files.tokenizer_json.get("normalizer"))
+    published.check_value(files.directory / TOKENIZER_JSON, "normalizer", normalizer, "none", "NFC")
     files.check_component("pre_tokenizer", "ByteLevel", add_prefix_space=False, use_regex=True)
     files.check_plain_bpe("continuing_subword_prefix", "end_of_word_suffix")
     files.check_config(CLASSES, add_prefix_space=(None, False))
     tokens = files.tokens(ids)
     gpt2 = set(GPT2_SPECIALS.values()) <= set(tokens) and not set(SPECIALS.values()) & set(tokens)
+    gpt2 = gpt2 and not {"cls", "sep", "mask"} <= files.specials.keys()
     specials = GPT2_SPECIALS | files.specials if gpt2 else SPECIALS | published.five_specials(files.specials)
     files.check_specials(tokens, specials, "GPT-2's" if gpt2 else "RoBERTa's")
     absorbs = next((bool(entry.get("lstrip")) for entry in files.added_entries()
                     if entry["content"] == specials.get("mask")), True)
-    return ByteLevel(tokens, files.merges(tokens), files.added_tokens(specials), specials, absorbs)
+    return ByteLevel(tokens, files.merges(tokens), files.added_tokens(specials), specials, absorbs,
+                     normalizer == "NFC", _has_one_separator(files.tokenizer_json.get("post_processor")))
+
+
+def _has_one_separator(post_processor: Any) -> bool:
+    """Tells whether a post_processor of tokenizer.json puts one token between the texts of a pair, as BERT's."""
+    kind = published.type_name(post_processor)
+    if kind == "TemplateProcessing":
+        parts = "".join("t" if "SpecialToken" in part else "s" for part in post_processor.get("pair") or [])
+        return "sts" in parts
+    return kind == "BertProcessing"
 
 
 def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:

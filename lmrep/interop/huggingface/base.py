@@ -20,7 +20,8 @@ CONFIG = "config.json"
 
 
 def numbered(path: str) -> str:
-    """Returns the path of a parameter of one layer as tables of tensors have it, with {l} for the layer's number."""
+    """Returns the path of a parameter of one layer as tables of tensors have it, with {l} for the layer's number; other
+    paths as they are."""
     return re.sub(r"(?<=/layers/)\d+(?=/)", "{l}", path)
 
 
@@ -153,8 +154,12 @@ class Family:
 
     def paths(self, task: str = "") -> set[str]:
         """Returns our paths that have a name in a pretrained checkpoint, or in a checkpoint for `task`."""
-        return {path for _, tensor in self.rows("", [task] if task else []) for path in tensor.paths
-                if not task or path.startswith(("encoder/", POOLER, f"objective/{task_of(task)}/"))}
+        return {path for _, tensor in self._rows_for(task) for path in tensor.paths}
+
+    def _rows_for(self, task: str) -> list[tuple[list[str], Tensor]]:
+        """Returns the rows of a pretrained checkpoint, or of one for `task`."""
+        starts = ("encoder/", POOLER, f"objective/{task_of(task)}/") if task else ""
+        return [row for row in self.rows("", [task] if task else []) if row[1].paths[0].startswith(starts)]
 
     @property
     def optional(self) -> set[str]:
@@ -202,7 +207,7 @@ class Family:
     def check_tensors(self, specs: Collection[str], task: str = "") -> None:
         """Raises UserError if `tensors`, or the class of a task, lacks a path in `specs` that it needs, or has a name
         or a path twice."""
-        table = list(self.rows("", [task] if task else []))
+        table = self._rows_for(task)
         needed = ["encoder/", *([f"objective/{task_of(task)}/"] if task else (
             HEADS[head].prefix for head in self.pretrained_heads if head not in self.tied_heads))]
         names = Counter(name for names, _ in table for name in names)

@@ -12,6 +12,7 @@ from lmrep.tasks.heads import Head
 
 SEQUENCE = ("classification", "regression", "multilabel")  # the tasks of one class: `problem_type` says which
 MAX_LABELS = 2**20
+POOLINGS = {"cls": "position", "mean": "mean"}  # value of a key of config.json -> the field `pooling` of a task
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class HeadClass:
     # key of config.json -> a field of the task's config that is a number
     sizes: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)  # fields of our network's config below this head
+    pooling: str = ""  # the key of config.json with one of `POOLINGS`; "" for the vector at the first or last position
     # whether the rate of `dropout_keys` also applies before the dense layer, even if `form` has rate 0 there
     drops_input: bool = False
     # the id of the token that must end every text, unless eos_token_id is another; None for any token
@@ -109,7 +111,9 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
                 raise UserError(f"{path} has {key} {str(rate)[:60]}; expected a dropout rate, from 0 to less than 1")
             values |= task.dropout_fields(float(rate))
             break
-    values |= TASK_HEADS[names[0]].fields
+    if (pooled := config_json.get(task.pooling, "cls")) not in POOLINGS:
+        raise UserError(f"{path} has {task.pooling} {str(pooled)[:60]!r}; expected one of {', '.join(POOLINGS)}")
+    values |= TASK_HEADS[names[0]].fields | ({"pooling": POOLINGS[pooled]} if task.pooling else {})
     for key, name in task.sizes.items():
         if config_json.get(key) is not None:
             values[name] = _number(config_json, key, path, "a whole number from 1 on")
@@ -185,6 +189,8 @@ def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
     if params:
         keys["task_specific_params"] = {task.name: params}
     keys |= {key: task.fields[name] for key, name in head_class.sizes.items() if name in task.fields}
+    if head_class.pooling:
+        keys[head_class.pooling] = next(key for key, value in POOLINGS.items() if value == task.pooling)
     if head_class.dropout_keys and "dropout" in task.fields:
         keys[head_class.dropout_keys[0]] = task.fields["dropout"]
     return keys
@@ -195,7 +201,9 @@ def mismatches(task: PublishedTask, head_class: HeadClass | None) -> list[str]:
     if head_class is None:
         return [f"no class for {task.name}"]
     form, expected = task.head, head_class.form
-    return [f"objective.{name}={getattr(form, name)}" for name in FORM
+    poolings = POOLINGS.values() if head_class.pooling else ["position"]
+    other = [] if task.pooling in poolings else [f"objective.pooling={task.pooling}"]
+    return other + [f"objective.{name}={getattr(form, name)}" for name in FORM
             if (name != "activation" or expected.dense) and getattr(form, name) != getattr(expected, name)]
 
 

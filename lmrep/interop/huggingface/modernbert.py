@@ -7,9 +7,10 @@ from typing import Any
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, only, rate, size
-from lmrep.interop.huggingface.head_classes import HeadClass
+from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass
 from lmrep.interop.huggingface.tensors import linear, norm
 from lmrep.models.transformer import Config
+from lmrep.tasks.heads import Head
 
 KEYS = {
     "vocab_size": size(50368, "vocab"),
@@ -88,8 +89,28 @@ TENSORS = {
     "decoder.weight": "objective/masked/output",
 }
 
+POOLING, RATE = "classifier_pooling", "classifier_dropout"
+HEAD = {
+    "head.dense": linear("dense", bias=False),
+    "head.norm": norm("norm", bias=False),
+    "classifier": linear("out"),
+}
+
+
+def task_class(name: str, *tasks: str, pooling: str = "", dropout_keys: tuple[str, ...] = (RATE,)) -> HeadClass:
+    """Makes a class for tasks. All have the same head."""
+    return HeadClass(
+        f"ModernBertFor{name}", tasks=tasks, tensors=HEAD, form=Head(activation="gelu", norm=True, dropout=0.0),
+        pooling=pooling, dropout_keys=dropout_keys,
+        requires={"classifier_bias": False, "classifier_activation": "gelu"})
+
+
 FAMILY = Family(
     name="modernbert", prefix="model", config_from=config_from, config_to=config_to, tensors=TENSORS,
-    heads=(HeadClass("ModernBertModel"), HeadClass("ModernBertForMaskedLM", ("masked",))),
+    heads=(HeadClass("ModernBertModel"), HeadClass("ModernBertForMaskedLM", ("masked",)),
+           task_class("SequenceClassification", *SEQUENCE, pooling=POOLING),
+           task_class("TokenClassification", "tagging"),
+           task_class("QuestionAnswering", "span_extraction", dropout_keys=()),
+           task_class("MultipleChoice", "multiple_choice", pooling=POOLING)),
     specials=Specials(pad=50283), pretraining=Pretraining(
         fields={"rate": 0.3}, optimizer="stable_adamw", preset="modernbert"))

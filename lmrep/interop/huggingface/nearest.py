@@ -24,7 +24,6 @@ NEAREST: Mapping[str, tuple[str, str]] = {
     "deberta": ("bert", "attends to relative positions apart from content"),
     "deberta-v2": ("bert", "attends to relative positions apart from content"),
     "roformer": ("bert", "has rotary positions"),
-    "modernbert": ("bert", "has rotary positions, gated blocks, no biases and local attention"),
     "nomic_bert": ("bert", "has rotary positions and gated blocks"),
     "eurobert": ("bert", _ROTARY),
     "mpnet": ("bert", "adds a bias by distance to its attention"),

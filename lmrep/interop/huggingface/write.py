@@ -13,6 +13,7 @@ from lmrep.core.files import write_json
 from lmrep.interop import tensor_files
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family, head_classes
+from lmrep.interop.huggingface.base import numbered
 from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published, specs
 from lmrep.interop.huggingface.tensors import POOLER, POSITION, TOKEN_TYPE, TRANSFORMS, Params
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
@@ -79,13 +80,13 @@ def from_network(
     lacking = {path for path in known - params.keys() if path.startswith("objective/") and path in all_specs
                and not path.startswith(POOLER)}
     partial = {path.split("/")[1] for path in (*params, *lacking) if path.startswith("objective/")
-               and (path in lacking or path not in known)}
+               and (path in lacking or numbered(path) not in known)}
     remarks: list[str] = []
     if POSITION in params:
         params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
     remarks += [f"left out, since {family.model_type} has no such tensor: {path} {dtype_and_shape(value)}"
-                for path, value in params.items() if path not in known]
-    params = {path: value for path, value in params.items() if path in known}
+                for path, value in params.items() if numbered(path) not in known]
+    params = {path: value for path, value in params.items() if numbered(path) in known}
     if TOKEN_TYPE in known and not config.token_types:
         remarks.append("added: one token type with a vector of zeros, since the published network always adds one")
         config = dataclasses.replace(config, token_types=1)
@@ -168,15 +169,16 @@ def choose_family(
     mismatches = {family: family.mismatches(config, transformed, task) for family in families}
     fitting = [family for family, wrong in mismatches.items() if not wrong]
     if not fitting:
-        reasons = "; ".join(f"{family.name} ({', '.join(wrong)})" for family, wrong in mismatches.items()
-                            if family.name == family.model_type)
+        described = sorted((len(wrong), f"{family.name} ({', '.join(wrong)})") for family, wrong in mismatches.items()
+                           if family.name == family.model_type)
+        reasons = "; ".join(reason for _, reason in described[:5])
         what = "network with this head" if task else "network"
-        raise UserError(f"no published family can hold this {what}. What does not fit each: {reasons}")
+        raise UserError(f"no published family can hold this {what}. What does not fit the nearest: {reasons}")
 
     def rank(family: Family) -> tuple:
         paths = family.paths()
         return (family.pretraining.objective == objective,
                 family.specials.shifts_positions and family.position_offset(pad) == config.position_offset,
-                len(params.keys() & paths), TOKEN_TYPE not in paths or config.token_types > 0)
+                sum(numbered(path) in paths for path in params), TOKEN_TYPE not in paths or config.token_types > 0)
 
     return max(fitting, key=rank)
