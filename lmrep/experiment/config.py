@@ -175,10 +175,11 @@ def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | N
                             f"attention; set it to {AUTO}")
         return None
     check_built(what, needs, Needs, "attention")
+    conditions_on = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     return choose_attention(execution.attention, needs._replace(
         dtype=execution.dtype, length=stage.length, sharded=experiment.mesh.sequence > 1,
-        packed=ALL_FORMATS[stage.format_name].packed(stage.format),
-        causal=ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective) == Context.LEFT), platform)
+        packed=ALL_FORMATS[stage.format_name].packed(stage.format), causal=conditions_on == Context.LEFT,
+        mask=needs.mask or conditions_on == Context.MASKED), platform)
 
 
 def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: bool) -> None:

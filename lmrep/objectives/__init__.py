@@ -7,6 +7,7 @@ from lmrep.objectives import (
     causal_distillation,
     distillation,
     masked,
+    masked_next_token,
     permutation,
     replaced_token,
     sequence_autoencoder,
@@ -20,6 +21,7 @@ __all__ = ["OBJECTIVES", "Objective", "ObjectiveDef"]
 OBJECTIVES: dict[str, ObjectiveDef] = component_table(ObjectiveDef, {
     "masked": masked.DEFINITION,
     "causal": causal.DEFINITION,
+    "masked_next_token": masked_next_token.DEFINITION,
     "bidirectional": bidirectional.DEFINITION,
     "permutation": permutation.DEFINITION,
     "replaced_token": replaced_token.DEFINITION,

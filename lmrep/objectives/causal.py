@@ -23,7 +23,7 @@ from lmrep.models.base import Context, Encoded, Model, check_context, model_inpu
 from lmrep.objectives import mlm_head, scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import GenerateText
-from lmrep.objectives.outputs import head_params, normalize_weights, output_layer, sums
+from lmrep.objectives.outputs import head_params, normalize_weights, output_layer, smoothed_cross_entropy, sums
 from lmrep.objectives.scoring import Scoring
 from lmrep.objectives.uses import HeldOut, NetworkUse, NextToken, Uses
 
@@ -40,6 +40,8 @@ class Config:
                          "always has one")
     unigram_bias: bool = setting(False, "whether there is such a bias, which starts at the logarithm of each token's "
                                  "frequency: the network need not learn frequencies first")
+    z_loss: float = setting(0.0, "factor of log(Z)^2 in the loss of training, Z being the sum of exp(logits) (PaLM, "
+                            "GPT-BERT: 1e-4)", at_least=0)
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -113,8 +115,9 @@ def loss(
     state = initial_state(batch, carry, model)
     encoded = encode(params, batch, model, c, key, state)
     hidden = before_table(params, encoded.hidden, model, c)
-    total, nll, correct = output_layer(model).cross_entropy(
-        params["encoder"], head_params(params, "causal"), hidden, batch["targets"], batch["weights"], key)
+    total, nll, correct = smoothed_cross_entropy(
+        model, params["encoder"], head_params(params, "causal"), hidden, batch["targets"], batch["weights"], key,
+        z_loss=0.0 if key is None else c.z_loss)
     return total, (sums(batch["weights"] > 0, lm_loss=nll, lm_accuracy=correct,
                         most_frequent_accuracy=batch["targets"] == most_frequent), next_carry(carry, state, encoded))
 
@@ -207,5 +210,5 @@ DEFINITION = ObjectiveDef(
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
-    capabilities=(GenerateText(),),
+    capabilities=(GenerateText(),), loss_fields=("z_loss",),
 )

@@ -37,11 +37,19 @@ class Config(masking.Config):
 
     sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
                                   "format)")
+    z_loss: float = setting(0.0, "factor of log(Z)^2 in the loss of training, Z being the sum of exp(logits) (PaLM, "
+                            "GPT-BERT: 1e-4)", at_least=0)
+
+
+def check(c: Config) -> None:
+    """Raises UserError if fields do not fit each other."""
+    masking.check(c)
+    masking.check_rates(c)
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Builds the objective, which predicts masked tokens from both sides."""
-    masking.check(c)
+    check(c)
     masking.check_mask_token("masked", vocabulary)
     specs = {"masked": mlm_head.specs(model)} | ({"pair": sentence_pair.specs(model)} if c.sentence_pair else {})
     return Objective(
@@ -62,7 +70,8 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 
     `predicted` are positions; positions beyond the example's number of targets have weight 0.
     """
-    inputs, predicted, targets, target_mask = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
+    mask = partial(masking.mask_example, c=c, vocabulary=vocabulary, rate=masking.rate_at(keys, c))
+    inputs, predicted, targets, target_mask = jax.vmap(mask)(
         keys.per_example, batch["tokens"], batch["segment_ids"])
     batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets,
                      "weights": normalize_weights(target_mask)}
@@ -76,7 +85,7 @@ def loss(
     with `sentence_pair`, and the memory after the batch."""
     state = initial_state(batch, carry, model)
     first, encoded = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key, state)
-    total, metrics = mlm_head.loss_and_metrics(params, encoded.hidden, batch, model, key)
+    total, metrics = mlm_head.loss_and_metrics(params, encoded.hidden, batch, model, key, c.z_loss)
     metrics |= sums(batch["weights"] > 0, most_frequent_accuracy=batch["targets"] == most_frequent)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
@@ -85,6 +94,6 @@ def loss(
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, mlm_head.METRICS | sentence_pair.METRICS, masking.check, sentence_pair.batch_fields,
-    capabilities=(FillMask(),), loss_fields=("sentence_pair",),
+    Config, build, mlm_head.METRICS | sentence_pair.METRICS, check, sentence_pair.batch_fields,
+    capabilities=(FillMask(),), loss_fields=("sentence_pair", "z_loss"),
 )

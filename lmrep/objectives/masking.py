@@ -15,7 +15,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.objectives.base import Batch
+from lmrep.objectives.base import Batch, EvaluationKeys, Keys
 from lmrep.objectives.uses import HeldOut
 
 
@@ -24,6 +24,10 @@ class Config:
     """The choice of tokens and of their replacements."""
 
     rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
+    final_rate: float = setting(0.0, "rate after `rate_steps` updates, to which it changes linearly; 0: always `rate`",
+                                at_least=0, at_most=1)
+    rate_steps: int = setting(0, "updates in which the rate changes to `final_rate`", at_least=0)
+    evaluation_rate: float = setting(0.0, "rate on validation; 0: the last one of training", at_least=0, at_most=1)
     mask: float = setting(0.8, "fraction of the chosen tokens replaced by [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.1, "fraction of the chosen tokens left unchanged", at_least=0, at_most=1)
     random: float = setting(0.1, "fraction of the chosen tokens replaced by a random token", at_least=0, at_most=1)
@@ -47,6 +51,16 @@ def check(c: Config) -> None:
                         "chosen tokens and must add to 1, for example 0.8 + 0.1 + 0.1")
 
 
+def check_rates(c: Config) -> None:
+    """Raises UserError if the fields of a rate that changes do not fit each other."""
+    if bool(c.final_rate) != bool(c.rate_steps):
+        raise UserError(f"objective.final_rate is {c.final_rate:g} and objective.rate_steps is {c.rate_steps}; set "
+                        "both for a rate that changes, or neither")
+    if c.final_rate and c.masking == "static":
+        raise UserError(f"objective.final_rate is {c.final_rate:g}, and objective.masking=static has the same masks at "
+                        "every step; set masking to dynamic, or final_rate and rate_steps to 0")
+
+
 def check_mask_token(objective: str, vocabulary: Vocabulary) -> None:
     """Raises UserError if there is no mask token."""
     if "mask" not in vocabulary.specials:
@@ -54,18 +68,34 @@ def check_mask_token(objective: str, vocabulary: Vocabulary) -> None:
                         f"it has {', '.join(vocabulary.specials)}")
 
 
-def max_predictions(c: Config, length: int) -> int:
-    """Computes m, the static number of predicted positions of an example of `length` tokens."""
-    most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
+def rate_at(keys: Keys, c: Config) -> float | Array:
+    """Returns the rate of the batch that `keys` belong to: float32[] where it changes during training, else a Python
+    number. On validation it does not depend on the step."""
+    if isinstance(keys, EvaluationKeys):
+        return c.evaluation_rate or c.final_rate or c.rate
+    if not c.final_rate:
+        return c.rate
+    return c.rate + (c.final_rate - c.rate) * jnp.minimum(1.0, keys.step / c.rate_steps)
+
+
+def max_predictions(c: Config, length: int, rate: float | None = None) -> int:
+    """Computes m, the static number of predicted positions of an example of `length` tokens, at most `rate` of them, by
+    default c.rate."""
+    rate = c.rate if rate is None else rate
+    most = max(1, round(rate * length)) if c.count == "round" else math.floor(rate * length + 1)
     return min(most, length, c.max_predictions or most)
 
 
 def mask_example(
-    key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
+    key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary,
+    rate: float | Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Masks one example i32[t] by the rule of Devlin et al. (2019, section 3.1). Returns (inputs i32[t], predicted
-    positions i32[m], their tokens i32[m], target_mask bool[m], which of the m are used)."""
-    special, m = vocabulary.specials, max_predictions(c, tokens.shape[0])
+    """Masks one example i32[t] by the rule of Devlin et al. (2019, section 3.1), at the `rate` of `rate_at`, by default
+    c.rate. Returns (inputs i32[t], predicted positions i32[m], their tokens i32[m], target_mask bool[m], which of the m
+    are used)."""
+    rate = c.rate if rate is None else rate
+    most = max(c.rate, c.final_rate) if isinstance(rate, jax.Array) else rate  # m does not depend on the step
+    special, m = vocabulary.specials, max_predictions(c, tokens.shape[0], most)
     draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: each takes a second to compile
     choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])
     replacements = random_tokens(draws[3, :m], c, vocabulary)
@@ -73,7 +103,7 @@ def mask_example(
     maskable = real
     if not c.mask_specials:
         maskable &= ~one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
-    count = jnp.minimum(num_predictions(fraction, real.sum(), tokens.shape[0], c), m)
+    count = jnp.minimum(num_predictions(fraction, real.sum(), tokens.shape[0], c, rate), m)
 
     words_together = c.whole_word or c.ngram > 0
     if words_together:
@@ -105,12 +135,14 @@ def sample_index(bits: Array, weights: np.ndarray) -> Array:
     return jnp.searchsorted(jnp.asarray(limits), bits, side="right").astype(jnp.int32)
 
 
-def num_predictions(fraction: Array, n: Array, length: int, c: Config) -> Array:
+def num_predictions(fraction: Array, n: Array, length: int, c: Config, rate: float | Array) -> Array:
     """Computes the number of predicted tokens of an example with n real tokens, special ones included."""
     if c.count == "floor":
-        return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
+        return jnp.floor(rate * n + fraction).astype(jnp.int32)
+    if isinstance(rate, jax.Array):
+        return jnp.where(n > 0, jnp.maximum(1, jnp.round(rate * n)), 0).astype(jnp.int32)
     # A table from the host: 0.15 * n in float32 rounds differently from the published code's float64.
-    table = [0] + [max(1, round(c.rate * i)) for i in range(1, length + 1)]
+    table = [0] + [max(1, round(rate * i)) for i in range(1, length + 1)]
     return jnp.asarray(table, jnp.int32)[n]
 
 

@@ -48,14 +48,20 @@ def uses(
 
 
 def loss_and_metrics(
-    params: Tree, hidden: Array, batch: Batch, model: Model, key: Array | None
+    params: Tree, hidden: Array, batch: Batch, model: Model, key: Array | None, z_loss: float = 0.0
 ) -> tuple[Array, Metrics]:
     """Computes the weighted sum of the cross-entropies of `targets` given the hidden states [b, m, d] at their
-    positions, and metrics. `key` is the one that the states were encoded with."""
+    positions, and metrics. `key` is the one that the states were encoded with; where there is one, in training,
+    `z_loss` log(Z)^2 is added to each of them."""
     head = params["objective"]["masked"]
     table = output_table(model, params, head, key)
-    nll, correct = lm_head.cross_entropy(head, table, transform(head, hidden, model), batch["targets"])
-    return (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, mlm_loss=nll, mlm_accuracy=correct)
+    x, targets, weights = transform(head, hidden, model), batch["targets"], batch["weights"]
+    if z_loss and key is not None:
+        total, nll, correct = lm_head.chunked_cross_entropy(table, x, targets, weights, head["bias"], z_loss)
+    else:
+        nll, correct = lm_head.cross_entropy(head, table, x, targets)
+        total = (nll * weights).sum()
+    return total, sums(batch["weights"] > 0, mlm_loss=nll, mlm_accuracy=correct)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:

@@ -160,7 +160,7 @@ def _mask_with_replacement(
     among = jnp.cumsum(maskable)
     number = jnp.floor(masking.uniform(draws[0]) * among[-1]).astype(jnp.int32)  # of the maskable ones, from 0
     predicted = jnp.searchsorted(among, number + 1).astype(jnp.int32).clip(0, t - 1)
-    count = masking.num_predictions(jnp.float32(0), (segment_ids > 0).sum(), t, c)
+    count = masking.num_predictions(jnp.float32(0), (segment_ids > 0).sum(), t, c, c.rate)
     target_mask = (jnp.arange(m) < jnp.minimum(count, m)) & (among[-1] > 0)
     action, targets = masking.uniform(draws[1]), tokens[predicted]
     words = masking.random_tokens(draws[2], c, vocabulary)

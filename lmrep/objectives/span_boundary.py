@@ -175,7 +175,7 @@ def _choose(
 def _budget(real: Array, maskable: Array, c: Config) -> Array:
     """Computes the number of predicted tokens of an example."""
     if c.count == "round":
-        return masking.num_predictions(jnp.float32(0), real.sum(), real.shape[0], c)
+        return masking.num_predictions(jnp.float32(0), real.sum(), real.shape[0], c, c.rate)
     # computed on the host in float64, as in the published code
     table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]
     return jnp.asarray(table, jnp.int32)[maskable.sum()]

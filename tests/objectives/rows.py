@@ -37,13 +37,14 @@ class Case(NamedTuple):
 
 FIELDS = {"masked": {"sentence_pair": True}, "span_boundary": {"sentence_pair": True, "rate": 0.3},
           "permutation": {"sentence_pair": True, "k": 3.0}, "bidirectional": {"negatives": 12},
-          "distillation": {"draw": "batch", "alpha_mse": 1.0}, "span_corruption": {"rate": 0.5, "z_loss": 0.1},
-          "sequence_autoencoder": {"chunk": 10}}
+          "masked_next_token": {"share": 0.5, "z_loss": 0.1}, "distillation": {"draw": "batch", "alpha_mse": 1.0},
+          "span_corruption": {"rate": 0.5, "z_loss": 0.1}, "sequence_autoencoder": {"chunk": 10}}
 NETWORK_OF = {"sequence_autoencoder": "lstm"}  # which reads nearly twice as many positions as an example has
 ROWS = {name: Case(name, FIELDS.get(name, {}), NETWORK_OF.get(name, "")) for name in OBJECTIVES}
 VARIANTS = {
     "masked, whole words": Case("masked", {"whole_word": True}),
     "masked, static": Case("masked", {"masking": "static", "rate": 0.3}),
+    "masked, falling rate": Case("masked", {"rate": 0.6, "final_rate": 0.2, "rate_steps": 6, "z_loss": 0.1}),
     "masked, memory": Case("masked", {}, "transformer_xl"),
     "causal, carried": Case("causal", {"bias": True}, "lstm"),
     "causal, across": Case("causal", {"across": True, "head": "transform"}),
