@@ -76,7 +76,7 @@ FLAGS = {
     "end_mark": Flag(False, "with --pairs, whether the token that ends a document, such as GPT-2's <|endoftext|>, is "
                      "scored too, of a model that predicts from left to right"),
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
-                "and Ivanova, 2023); log_probability: from left to right (XLNet)"),
+                "and Ivanova, 2023); log_probability: from left to right (XLNet, GPT-BERT)"),
     **over_time.FLAGS,
     "data_dir": DATA_DIR,
 }

@@ -112,6 +112,19 @@ PAPERS = {
                   "tied": "all", "shared_dropout": True}}),
         "size=1_1_base": (524_288, 128, 0.01, 10_000, {
             "model": {"mlp": 2048, "gated": True, "activation": "gelu_tanh"}})},
+    "gptbert.py": {
+        "": (7812, 32_768, 1.41e-2, 125, {
+            "length": 128, "optimizer": {"name": "lamb", "betas": (0.9, 0.98), "eps": 1e-8, "bias_correction": True,
+                                         "weight_decay": 0.1, "clip": 2.0, "decay_skip": ("*bias", "*norm/*"),
+                                         "schedule": {"name": "cosine", "decay_from": "warmup", "final": 0.1}},
+            "objective": {"name": "masked_next_token", "share": 15 / 16, "rate": 0.3, "final_rate": 0.15,
+                          "rate_steps": 7812, "evaluation_rate": 0.15, "z_loss": 1e-4, "mask": 0.8, "random": 0.1,
+                          "keep": 0.1, "count": "floor", "random_specials": False},
+            "tokenizer": {"vocab_size": 8192},
+            "model": {"layers": 12, "width": 384, "heads": 6, "mlp": 1280, "norm_eps": 1e-5, "gated": True,
+                      "dropout": 0.1, "attention_dropout": 0.1}}),
+        "size=base": (15_625, 32_768, 1e-2, 250, {
+            "tokenizer": {"vocab_size": 16_384}, "model": {"width": 768, "heads": 12, "mlp": 2560}})},
     "lstm_lm.py": {
         "size=medium": (50_000, 32, 1e-3, 1000, {"length": 35, "model": {
             "layers": 2, "width": 650, "dropout": 0.5, "init_range": 0.05}}),

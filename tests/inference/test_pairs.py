@@ -25,7 +25,7 @@ from tests import given, runs, small
 from tests.interop.test_published import GOLDEN
 from tests.reference import random_params
 
-OBJECTIVES = ("masked", "causal", "replaced_token", "span_boundary")
+OBJECTIVES = ("masked", "causal", "masked_next_token", "replaced_token", "span_boundary")
 SENTENCES = ["The old cat sees the dog.", "cat", "the bluebirds finds fishes", "the red horse likes the small mouse.",
              "dogs eat.", "The mousetrap"]  # some of their words are several tokens
 LINE = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see.", "UID": "agreement",
@@ -38,7 +38,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("pairs")
     for objective in ("masked", "causal"):
         runs.copy(objective, home / objective)
-    for objective in ("replaced_token", "span_boundary"):
+    for objective in ("masked_next_token", "replaced_token", "span_boundary"):
         workdir = given.workdir(home / f"{objective}-files", objective, layers=1,
                                 params=lambda specs, tokenizer: random_params(specs, stddev=0.1))
         workdir.rename(home / objective)
@@ -103,7 +103,8 @@ def by_hand(run, sentence, word_l2r):
     return total
 
 
-@pytest.mark.parametrize("objective", ["masked", pytest.param("span_boundary", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("objective", ["masked", "masked_next_token",
+                                       pytest.param("span_boundary", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["pll", "pll_word_l2r"])
 def test_pseudo_log_likelihood_masks_one_token_at_a_time(runs, objective, name):
     run = runs[objective]

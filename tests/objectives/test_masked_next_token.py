@@ -146,7 +146,8 @@ FALLING = {"rate": 0.9, "final_rate": 0.3, "rate_steps": 6}
 
 
 @pytest.mark.parametrize("build", [
-    lambda **fields: toys.jitted(toys.objective(**fields)), lambda **fields: objective(share=1.0, **fields)], ids=["masked", "masked_next_token"])
+    lambda **fields: toys.jitted(toys.objective(**fields)), lambda **fields: objective(share=1.0, **fields),
+], ids=["masked", "masked_next_token"])
 @pytest.mark.parametrize("count", ["round", "floor"])
 def test_a_rate_falls_linearly_and_is_fixed_on_validation(build, count):
     long = toys.batch([toys.example(102, ([*RNG.integers(5, 20, 100)],)) for _ in range(B)])
