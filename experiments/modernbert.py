@@ -3,10 +3,10 @@
     lmrep train --config=experiments/modernbert.py:size=base,data=files --workdir=runs/modernbert-base \\
         --config.data.files='/data/web-and-code/*.jsonl.gz'
 
-30 % of the tokens are predicted, of documents that are packed into sequences of 1,024; StableAdamW with betas of 0.9 and
-0.98; a warm-up of 3 billion tokens (large: 2) to a rate of 8e-4 (5e-4), which then stays. Two further phases, each of
-which starts from the run before by init=, have sequences of 8,192 and global layers with rotary positions of base
-160,000: 250 billion tokens at 3e-4 (5e-5), and 50 billion in which the rate falls to 0 as 1 - sqrt.
+30 % of the tokens are predicted, of documents that are packed into sequences of 1,024; StableAdamW; a warm-up of 3
+billion tokens (large: 2) to a rate of 8e-4 (5e-4), which then stays. Two further phases, each of which starts from the
+run before by init=, have sequences of 8,192 and global layers with rotary positions of base 160,000: 250 billion tokens
+at 3e-4 (5e-5), and 50 billion in which the rate falls to 0 as 1 - sqrt.
 
 The networks, in fields of config.model, with all parameters of pretraining:
 
@@ -30,11 +30,11 @@ Choices after the colon:
     phase      pretraining, extension, decay; the latter two with init=, a run of the phase before
     model, objective, format, data, optimizer, mesh, init: as in bert.py
 
-The paper's are 80/10/10 masks of the released code, and a validation with 15 % (--config.objective.rate=0.15 of `lmrep
-evaluate`). Not as in the paper: its batches grow for 50 billion tokens (large: 10) up to the 4,608 sequences (4,928)
-that are set here, it has a dropout of 0.1 after attention alone, and large starts from base's layers, was trained at
-5e-4 for 900 billion tokens only, and then at 5e-5. Weight decay is 1e-5 of a parameter in a step at the peak of the
-rate. Batch sizes and betas are as remembered from the paper's appendix, and were not compared with it again.
+Tokens are masked 80/10/10, as in the released code, and weight decay takes 1e-5 of a parameter in a step at the peak of
+the rate. Not as in the paper: its batches grow for 50 billion tokens (large: 10) to the size that is set here; there is
+a dropout of 0.1 after attention; large starts from base's layers, and goes on at 5e-5 after 900 billion tokens; and the
+released code validates with masks of 15 %. Rates, warm-ups and the tokens of the first phase were compared with the
+paper. Batch sizes, betas, the later phases, hours and GLUE were not.
 """
 
 from lmrep.experiment.pretraining import Paper, choices, finish, start

@@ -23,7 +23,8 @@ class Row(NamedTuple):
       title: what it is.
       against: the row that it is compared with; "" for one that others are compared with.
       claimed: "above" or "below" if the paper has its measure above or below that row's; "" where it makes no claim.
-      margin: the difference that still counts as none: "above" with a margin says "at least", in units of the table.
+      margin: the difference that still counts as none, in units of the table: "above" with a margin says "at least as
+        good", and is reproduced if the interval lies above -margin.
       published: the paper's figure, in units of the table; None if it has none.
       run: the run that is measured; "" for the one of the row's name.
     """
@@ -64,7 +65,7 @@ class Claim(NamedTuple):
         of training, with {NAME} for the workdir of an earlier run. Rows may share runs.
       rows: {name: row}.
       measure: the number in the table.
-      published: what the paper's figures are of, such as "test perplexity, Penn Treebank".
+      published: what the paper's figures are of, such as "test perplexity, Penn Treebank"; "" if there are none.
       cost: what the miniature takes with three seeds, such as "20 minutes on two cores". `load` replaces it by that of
         `SCALES` at another scale.
       commands: {name: the words of a command that makes the workdir {NAME} after the runs are trained, such as
@@ -150,7 +151,11 @@ def _fault(claim: Claim) -> str:
         if row.claimed and row.claimed not in ORDERS:
             return f"row {name!r} claims {row.claimed!r}; expected {' or '.join(ORDERS)}"
         if (row.claimed or row.against) and (row.against not in claim.rows or row.against == name):
-            return f"row {name!r} is compared with {row.against!r}; expected another row: {', '.join(claim.rows)}"
+            return (f"row {name!r} is compared with {row.against!r}; expected another row: "
+                    f"{', '.join(repr(other) for other in claim.rows if other != name)}")
         if row.margin < 0 or not math.isfinite(row.margin):
             return f"row {name!r} has the margin {row.margin}; expected a finite number of 0 or more"
+    if not claim.published and any(row.published is not None for row in claim.rows.values()):
+        return ("rows have published figures, and the claim does not say of what; give it published, such as "
+                "published=\"accuracy on MNLI, in %\"")
     return "" if claim.rows else "the claim has no rows"

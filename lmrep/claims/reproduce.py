@@ -13,7 +13,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -28,7 +28,7 @@ from lmrep.claims.page import page
 from lmrep.claims.results import Match, Results, RowResult
 from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files
-from lmrep.config.record import choose
+from lmrep.config.record import choose, suggestion
 from lmrep.core.errors import Stopped, UserError
 from lmrep.core.files import write_json, write_text
 from lmrep.core.host import cores, processor
@@ -92,10 +92,12 @@ def reproduce(
       UserError: the claim or a config is invalid, its steps cannot be matched, or the directory holds other runs.
       Stopped: by Ctrl-C or SIGTERM, with everything saved.
     """
-    claim = claims.load(file, scale)
+    claim, flags = claims.load(file, scale), [f"--data_dir={data_dir}"] if data_dir else []
     if train:
         _check_directory(directory)
-    per_run, flags = overrides_by_run(overrides, claim.runs), [f"--data_dir={data_dir}"] if data_dir else []
+    per_run = overrides_by_run(overrides, claim, file, directory)
+    if not train and not overrides and (before := json_files.read(_Kept, directory / SPECIFICATION)):
+        per_run = before["overrides"]
     matched = _matched(claim, match, directory, train, overrides, flags, lambda: chains.resolve(
         claim.runs, per_run, directory / f"seed={seeds[0]}", file))
     changes = per_run | matching.overrides(matched)
@@ -103,6 +105,7 @@ def reproduce(
                                      directory / f"seed={seed}", file) for seed in seeds}
     for chain in resolved.values() if train else ():
         chains.check_labelled_files(chain)
+        _check_metric(claim, chain, file)
     runs = {seed: _workdirs(claim, chain, directory / f"seed={seed}") for seed, chain in resolved.items()}
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,
                                      "measure": [claim.measure.metric, dict(claim.measure.evaluate)]} | (
@@ -115,6 +118,7 @@ def reproduce(
             for seed, run in ((seed, run) for seed, workdirs in runs.items() for run in workdirs):
                 if time.monotonic() < end and (failure := _complete(claim, run, seed, flags, status)):
                     failures.append(failure)
+                    print(f"failed: {failure}", flush=True)
     values = {name: {seed: value for seed in seeds if (value := _value(
         claim, directory / f"seed={seed}" / claim.run_of(name))) is not None} for name in claim.rows}
     command = _command(file, scale, seeds, overrides, match)
@@ -153,28 +157,73 @@ def _check_directory(directory: Path) -> None:
             raise UserError(f"{directory} holds {what}, not the runs of a claim; give another --workdir")
 
 
-def overrides_by_run(overrides: Mapping[str, str], runs: Collection[str]) -> dict[str, str]:
-    """Returns {NAME.FIELD: value}, in which a field of all runs is a field of each. Raises UserError for a seed."""
-    fields = {}
+def overrides_by_run(
+    overrides: Mapping[str, str], claim: Claim, file: Path, directory: Path
+) -> dict[str, str]:
+    """Returns {NAME.FIELD: value}, in which a field without the name of a run is a field of every run whose config has
+    it, or of all runs if none has. Raises UserError for a seed."""
+    fields, runs = {}, claim.runs
     for path, value in overrides.items():
         name, _, rest = path.partition(".")
         if path == "seed" or (name in runs and rest == "seed"):
             raise UserError(f"--config.{path} is given, and --seeds has the seeds of all runs; leave it out, and give "
                             f"--seeds={value}")
-        fields |= {path: value} if name in runs else {f"{run}.{path}": value for run in runs}
+        if name in runs:
+            fields[path] = value
+            continue
+        having = [run.name for run in chains.resolve(runs, {}, directory, file) if _has(run.experiment, path)]
+        fields |= {f"{run}.{path}": value for run in having or runs}
     return fields
 
 
+def _has(config: Any, path: str) -> bool:
+    """Tells whether a config has the field at a path such as "data.files"."""
+    for name in path.split("."):
+        config = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+        if name not in config:
+            return False
+        config = config[name]
+    return True
+
+
+def _check_metric(claim: Claim, chain: Sequence[ChainRun], file: Path) -> None:
+    """Raises UserError if `lmrep evaluate` does not give the metric of the claim for a run that a row measures. With
+    flags that change what is computed, the metrics are not known before."""
+    metric, measured = claim.measure.metric, {claim.run_of(name) for name in claim.rows}
+    if not claim.measure.evaluate.keys() <= {"split", "files", "examples", "length", "batch_size"}:
+        return
+    for run in chain:
+        if run.name in measured:
+            known = ["loss", *run.experiment.metrics(run.experiment.objective["name"])]
+            if metric not in known:
+                raise UserError(f"{file}: the measure is the metric {metric!r}, which evaluate does not give for the "
+                                f"run {run.name}; it gives {', '.join(known)}{suggestion(metric, known)}")
+
+
+def commands(claim: Claim) -> list[list[str]]:
+    """Returns the commands that make workdirs and measure rows, as words, with {NAME} for workdirs."""
+    return [*map(shlex.split, claim.commands.values()), _evaluate(claim)]
+
+
 def _check_specification(directory: Path, specification: dict[str, Any], train: bool) -> None:
-    """Writes what a directory holds, or compares it with what it held before. Raises UserError if that differs."""
+    """Writes what a directory holds, or compares it with what it held before. If the measure alone differs, forgets
+    what was measured, so that all rows are measured again. Raises UserError if more differs."""
     before = json_files.read(dict[str, Any], directory / SPECIFICATION)
-    if before is None and train:
+    if before is None and not train:
+        raise UserError(f"there are no runs of a claim in {directory}; correct --workdir, or leave --show out")
+    changed = [name for name in specification if before and specification[name] != before.get(name)]
+    if changed == ["measure"] and train:
+        print("the measure is not the one of before; the rows are measured again", flush=True)
+        for file in directory.glob("seed=*/*.measured.json"):
+            file.unlink()
+    elif changed:
+        held = ", ".join(f"{name}={value}" for name, value in before["overrides"].items()) or "none"
+        fix = (f"give the same --config flags ({held})" if changed == ["overrides"] else
+               f"they differ in {' and '.join(changed)}")
+        raise UserError(f"{directory} holds other runs: {fix}, or another --workdir")
+    if train and specification != before:
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / SPECIFICATION, specification)
-    elif before is None:
-        raise UserError(f"there are no runs of a claim in {directory}; correct --workdir, or leave --show out")
-    elif changed := [name for name in specification if specification[name] != before.get(name)]:
-        raise UserError(f"{directory} holds runs of a claim with other {' and '.join(changed)}; give another --workdir")
 
 
 # Equal budgets
@@ -183,6 +232,7 @@ def _check_specification(directory: Path, specification: dict[str, Any], train: 
 class _Kept(TypedDict):
     """The fields of claim.json that are read back."""
 
+    overrides: dict[str, str]  # {NAME.FIELD: value}
     match: NotRequired[Match]
 
 
@@ -237,6 +287,8 @@ def _complete(claim: Claim, run: Workdir, seed: int, flags: Sequence[str], statu
             print(f"{title}: another process has it", flush=True)
             return ""
         if not complete(directory, read_ending(ended)):
+            if status.every >= 1:
+                print(f"{title}: the output is in {log}", flush=True)
             ending = _run([*run.words, *flags], file, show)
             write_json(ended, ending._asdict())
             if ending.exit_code and not complete(directory, ending):

@@ -2,13 +2,14 @@
 
 import math
 import re
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from lmrep.claims.claim import MINIATURE
+from lmrep.claims.claim import MINIATURE, ORDERS
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Measured, Number
 from lmrep.core.messages import counted
@@ -104,8 +105,8 @@ def state(results: Results | None) -> str:
 
 def cells(results: Results) -> list[list[str]]:
     """Returns the rows of the table as text, the head first."""
-    return [["setting", results["measure"]["title"], f"difference{_from(compared(results))}, 95 % interval", "paper",
-             "paper's difference", "verdict"], *_rows(results)]
+    return [["setting", results["measure"]["title"], f"difference{_from(compared(results))}, 95 % interval", "claimed",
+             "verdict", "paper", "paper's difference"], *_rows(results)]
 
 
 def compared(results: Results) -> str:
@@ -134,9 +135,14 @@ def _rows(results: Results) -> Iterator[list[str]]:
         other = rows[row["against"]]["published"] if row["against"] else None
         if None not in (row["published"], other):
             against = f"{row['published'] - other:+.3g}"
-        needed = f" (about {row['seeds_needed']} seeds would)" if row["seeds_needed"] else ""
+        needed = f" (about {row['seeds_needed']} seeds would resolve it)" if row["seeds_needed"] else ""
         published = "" if row["published"] is None else f"{row['published']:g}"
-        yield [row["title"], mean, change, published, against, row["verdict"] + needed]
+        yield [row["title"], mean, change, claimed(row), row["verdict"] + needed, published, against]
+
+
+def claimed(row: RowResult) -> str:
+    """Describes the side on which the paper has the difference, such as "below", or "below +0.02" with a margin."""
+    return f"{row['claimed']} {-ORDERS[row['claimed']] * row['margin']:+g}" if row["margin"] else row["claimed"]
 
 
 def notes(results: Results) -> list[str]:
@@ -149,10 +155,17 @@ def notes(results: Results) -> list[str]:
         "differences between runs of one seed.",
         *([f"The {number} intervals hold together at 95 % (Bonferroni): each has {100 * (1 - 0.05 / number):.4g} %."]
           if number > 1 else []),
-        f"Scale {results['scale']}; the runs took {duration(results['seconds'])} in all"
+        *([f"Not as the claim says: {changes}."] if (changes := _changes(results)) else []),
+        f"Scale {results['scale']}; training and validation took {duration(results['seconds'])} in all"
         + (f"; three seeds take about {results['cost']}." if results["cost"] else "."),
         ", ".join([results["processor"], counted(results["cores"], "core"), results["date"], *(
             f"{package} {version}" for package, version in results["versions"].items())]) + "."]
+
+
+def _changes(results: Results) -> str:
+    """Lists the fields of the config that the command sets."""
+    words = (word.partition("--config.")[2] for word in shlex.split(results["command"]))
+    return ", ".join(filter(None, words))
 
 
 def budget(match: Match) -> str:
@@ -178,7 +191,7 @@ def latex(results: Results) -> str:
     caption = " ".join(map(tex, (f"{results['paper']}: {results['statement']}", *notes(results))))
     return "\n".join([
         r"\begin{table}", r"\centering\small", rf"\caption{{{caption}}}", rf"\label{{tab:{_label(results['claim'])}}}",
-        r"\begin{tabular}{@{}lllrrl@{}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule", *lines, r"\bottomrule",
+        r"\begin{tabular}{@{}lllllrr@{}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule", *lines, r"\bottomrule",
         r"\end{tabular}", r"\end{table}", ""])
 
 

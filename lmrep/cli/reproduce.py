@@ -23,7 +23,8 @@ results.json, table.md, table.tex, figure.svg, and report.html, a page with all 
 
 from pathlib import Path
 
-from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, parse
+from lmrep.config.record import suggestion
 from lmrep.core.errors import RunFault, UserError
 
 FLAGS = {
@@ -62,16 +63,18 @@ def run(arguments: Arguments) -> int:
     from lmrep.claims.reproduce import overrides_by_run, reproduce
 
     file, seeds = claims.find(arguments.config_file or arguments.words[0]), settings.parse_seeds(flags.seeds)
+    claim = claims.load(file, flags.scale)
+    _check_commands(claim, file)
     if flags.plan:
         from lmrep.claims import match, plan
         from lmrep.config.record import choose
         from lmrep.interop import chain
         from lmrep.planning import hardware
 
-        claim, devices = claims.load(file, flags.scale), hardware.find(flags.topology)
+        devices = hardware.find(flags.topology)
         print(f"{claim.paper}, scale {flags.scale}, {flags.topology}{f': {devices.note}' if devices.note else ''}\n")
         directory = Path(arguments.workdir or f"claims/{file.stem}").absolute()
-        overrides = overrides_by_run(dict(arguments.overrides), claim.runs)
+        overrides = overrides_by_run(dict(arguments.overrides), claim, file, directory)
         if flags.match != match.STEPS:
             costs = choose(match.COSTS, flags.match, "--match of a plan")
             matched = match.decide(claim, chain.resolve(claim.runs, overrides, directory, file), flags.match, costs)
@@ -86,3 +89,17 @@ def run(arguments: Arguments) -> int:
         math.inf, data_dir=flags.data_dir, train=not flags.show, match=flags.match)
     print(f"\n{result}", flush=True)
     return RunFault.exit_code if result.failures else 0
+
+
+def _check_commands(claim, file: Path) -> None:
+    """Raises UserError if a command of a claim, or a flag of its measure, does not exist."""
+    from lmrep.claims.reproduce import commands
+    from lmrep.cli.main import COMMANDS, flags_of
+
+    for name, *words in commands(claim):
+        if name not in COMMANDS:
+            raise UserError(f"{file}: there is no command {name!r}{suggestion(name, COMMANDS)}")
+        try:
+            parse(name, words, flags_of(name))
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from None

@@ -33,7 +33,7 @@ if sys.argv[1] == "train":
     (run / "provenance.jsonl").write_text(json.dumps({
         "time": "2026-11-28T10:00:00+0000", "cores": 2, "versions": {"lmrep": "0.1", "jax": "0.10", "numpy": "2"},
         "devices": {"platform": "cpu", "kind": "cpu", "count": 1, "processes": 1}}))
-elif sys.argv[1] == "average":
+elif sys.argv[1] == "prune":
     Path(flags["output"]).mkdir()
     (Path(flags["output"]) / "config.json").write_bytes((run / "config.json").read_bytes())
 else:
@@ -77,9 +77,9 @@ def test_rows_are_trained_measured_and_compared(home):
     assert result.code == 0, result
     assert calls(home) == [f"{command} seed={seed} {name}" for seed in (0, 1) for name in ("low", "high", "same")
                            for command in ("train", "evaluate")]
-    for line in ("| a low rate | 1.05 ± 0.07 | -1.00 (-1.00 to -1.00) from a high rate | 5 | -2.5 | reproduced |",
-                 "| a high rate | 2.05 ± 0.07 |  | 7.5 |  |  |",
-                 "| +0.00 (+0.00 to +0.00) from a low rate |  |  | not resolved at this scale |"):
+    for line in ("| a low rate | 1.05 ± 0.07 | -1.00 (-1.00 to -1.00) from a high rate | below | reproduced | 5 | -2.5",
+                 "| a high rate | 2.05 ± 0.07 |  |  |  | 7.5 |  |",
+                 "| +0.00 (+0.00 to +0.00) from a low rate | above | not resolved at this scale |  |  |"):
         assert line in result.out
     assert "each has 97.5 %" in result.out and "three seeds take about a second." in result.out
     assert (home / "claim/table.md").read_text() in result.out
@@ -98,18 +98,18 @@ def test_rows_are_trained_measured_and_compared(home):
 
 def test_commands_make_workdirs_that_rows_measure(home):
     text = CLAIM.format(home=home).replace('"a second")', """"a second",
-                 commands={"mean": "average --workdir={low} --output={mean} --last=2"})""")
+                 commands={"mean": "prune --workdir={low} --output={mean} --fraction=0.5"})""")
     text = text.replace('run="same")}', 'run="same"), "mean": Row("its mean", "high", "below")}')
     (home / "claim.py").write_text(text.replace("{low}", "{LOW}"))
     refused = run(home, "--seeds=0")
-    assert refused.code == 2 and "command mean is 'average --workdir={LOW}" in refused.err and not calls(home)
+    assert refused.code == 2 and "command mean is 'prune --workdir={LOW}" in refused.err and not calls(home)
     (home / "claim.py").write_text(text)
     for _ in range(2):
         assert "| its mean | 1.00 |" in run(home, "--seeds=0").out
-    assert calls(home)[6:] == ["average seed=0 low", "evaluate seed=0 mean"]
+    assert calls(home)[6:] == ["prune seed=0 low", "evaluate seed=0 mean"]
     record = json_files.read(results.Results, home / "claim/results.json")["runs"]["mean"]
     assert record["seconds"] == {} and record["commands"] == [
-        "lmrep average --workdir=claims/claim/seed=0/low --output=claims/claim/seed=0/mean --last=2",
+        "lmrep prune --workdir=claims/claim/seed=0/low --output=claims/claim/seed=0/mean --fraction=0.5",
         "lmrep evaluate --split=test --workdir=claims/claim/seed=0/mean"]
 
 
@@ -139,7 +139,7 @@ def test_verdicts_do_not_depend_on_the_order_of_rows(home):
 def test_a_failed_run_leaves_the_others(home):
     result = run(home, "--seeds=0", "--config.high.batch_size=3")
     assert result.code == 3 and "failed: seed 0, high: there is no text" in result.out
-    assert "train seed=0 same" in calls(home) and "| a high rate |  |  | 7.5 |" in result.out
+    assert "train seed=0 same" in calls(home) and "| a high rate |  |  |  |  | 7.5 |" in result.out
 
 
 @pytest.mark.parametrize(("flags", "message"), [
@@ -157,7 +157,38 @@ def test_refusals(home, flags, message):
 def test_other_settings_need_another_workdir(home):
     assert run(home, "--seeds=0").code == 0
     result = run(home, "--seeds=0", "--config.batch_size=4")
-    assert result.code == 2 and "holds runs of a claim with other overrides; give another --workdir" in result.err
+    assert result.code == 2 and "other runs: give the same --config flags (none), or another --work" in result.err
+    claim = (home / "claim.py").read_text()
+    (home / "claim.py").write_text(claim.replace('"steps": steps', '"steps": steps + 1'))
+    assert "other runs: they differ in runs, or another --workdir" in run(home, "--seeds=0").err
+
+
+def test_the_table_so_far_needs_no_overrides(home):
+    assert run(home, "--seeds=0", "--config.batch_size=4").code == 0
+    shown = run(home, "--seeds=0", "--show")
+    assert shown.code == 0 and "Not as the claim says: batch_size=4." in (home / "claim/table.md").read_text()
+    assert "| a low rate | 1.00 |" in shown.out
+
+
+def test_another_measure_is_taken_of_the_same_runs(home):
+    assert run(home, "--seeds=0").code == 0
+    claim = home / "claim.py"
+    claim.write_text(claim.read_text().replace('{"split": "test"}', '{"split": "validation"}'))
+    result = run(home, "--seeds=0")
+    assert result.code == 0 and "the rows are measured again" in result.out, result
+    assert calls(home)[6:] == ["evaluate seed=0 low", "evaluate seed=0 high", "evaluate seed=0 same"]
+    assert "measured again" not in run(home, "--seeds=0").out
+
+
+def test_a_field_of_all_runs_is_one_of_those_that_have_it():
+    """Runs of tasks have no text to train on."""
+    file = claims.find("bert:table5")
+    claim = claims.load(file)
+    fields = reproduce.overrides_by_run({"data.files": "x", "steps": "3"}, claim, file, file)
+    tasks = [name for name, (page, _) in claim.runs.items() if page.startswith("tasks/")]
+    assert tasks and {path for path in fields if path.endswith("data.files")} == {
+        f"{name}.data.files" for name in claim.runs if name not in tasks}
+    assert {path for path in fields if path.endswith(".steps")} == {f"{name}.steps" for name in claim.runs}
 
 
 @pytest.mark.parametrize(("name", "what"), [("config.json", "a run"), ("sweep.json", "a sweep")])
@@ -170,7 +201,10 @@ def test_the_workdir_of_something_else_is_refused(home, name, what):
 
 
 @pytest.mark.parametrize(("before", "after", "message"), [
-    ('"high", "below"', '"highest", "below"', "row 'low' is compared with 'highest'; expected another row"),
+    ('"high", "below"', '"highest", "below"', "is compared with 'highest'; expected another row: 'high', 'equal'"),
+    ('"loss", {"split"', '"los", {"split"', "'los', which evaluate does not give for the run low; it gives loss"),
+    ('{"split"', '{"splitt"', "lmrep evaluate has no flag --splitt; did you mean '--split'?"),
+    ('"perplexity of another text"', '""', "rows have published figures, and the claim does not say of what"),
     ('"high", "below"', '"high", "lower"', "row 'low' claims 'lower'; expected above or below"),
     ('run="same"', 'run="sam"', "row 'equal' measures the run 'sam'; the runs are low, high, same"),
     ("return Claim(", "return dict(", "TypeError"), ("def get_claim(", "def claim(", "defines no function get_claim")])

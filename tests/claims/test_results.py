@@ -51,10 +51,11 @@ def test_the_list_has_costs_and_states(monkeypatch):
 
 def test_the_table_in_markdown():
     lines = results.markdown(RESULTS).splitlines()
-    assert {line.count("|") for line in lines[2:8]} == {7}
-    assert lines[5].endswith("| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) | 80.5 | +0.5 | reproduced |")
-    assert lines[6] == "| a deep one | 2.30 | +0.30 |  |  | not resolved at this scale (about 7 seeds would) |"
-    assert lines[2].startswith("| setting | loss, nats | difference from the base & co, 95 % interval | paper |")
+    assert {line.count("|") for line in lines[2:8]} == {8}
+    assert lines[5].endswith("| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) | below | reproduced | 80.5 | +0.5 |")
+    assert lines[6] == ("| a deep one | 2.30 | +0.30 | above -0.1 | not resolved at this scale (about 7 seeds would "
+                        "resolve it) |  |  |")
+    assert lines[2].startswith("| setting | loss, nats | difference from the base & co, 95 % interval | claimed |")
     rows = RESULTS["rows"] | {"lost": RESULTS["rows"]["lost"] | {"against": "deep"}}
     lines = results.markdown(RESULTS | {"rows": rows}).splitlines()
     assert "| difference, 95 % interval |" in lines[2] and "| +0.30 from the base & co |" in lines[6]
@@ -94,4 +95,4 @@ def test_the_documentation_shows_the_results(monkeypatch):
     assert text.count("| not run here |") == len(claims.installed()) - 1
     assert "## Liu et al., 2019, table 1 { #roberta_table1 }" in text and f"Made by: `{RESULTS['command']}`" in text
     assert "<svg" in text and "\n\n" not in text[text.index("<svg"):text.index("</svg>")]  # which would end the HTML
-    assert "| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) | 80.5 | +0.5 | reproduced |" in text
+    assert "| 1.13 ± 0.15 | -0.97 (-1.20 to -0.70) | below | reproduced | 80.5 | +0.5 |" in text
