@@ -95,7 +95,7 @@ def dense(
 
     Args:
       mask: bool[b, t, s]; with `at` bool[b, s, s], as from `AttentionMask.to_bool`.
-      bias: float32 [h, t, s], added to the logits; not with `at`.
+      bias: added to the logits, [b, h, t, s], or float32 [h, t, s], not with `at`.
       scaled: whether logits are divided by the root of the heads' width.
       same_along: axes of the probabilities [b, h, t, s] along which dropout is the same.
     """
@@ -208,8 +208,10 @@ def _backward(rate: float, same_along: tuple[int, ...], residuals: tuple, cotang
     dlogits = weights * (dweights - mean)
     dlogits = jnp.where(mask[:, None], dlogits, 0)
     # A sum over examples, written as a product: XLA's CPU backend takes 60 times as long for the sum.
-    dbias = None if bias is None else jnp.einsum("b,bhts->hts", jnp.ones(len(dlogits)), dlogits,
-                                                 precision=jax.lax.Precision.HIGHEST)
+    dbias = None
+    if bias is not None:
+        dbias = dlogits.astype(bias.dtype) if bias.ndim == 4 else jnp.einsum(
+            "b,bhts->hts", jnp.ones(len(dlogits)), dlogits, precision=jax.lax.Precision.HIGHEST)
     dlogits = dlogits.astype(query.dtype)
     dquery = jnp.einsum("bhts,bshk->bthk", dlogits, keys)
     dkeys = jnp.einsum("bhts,bthk->bshk", dlogits, query)

@@ -76,6 +76,14 @@ def _modernbert(layers: int, width: int, mlp: int, encoder: int, pretraining: in
     return Preset(config, encoder, pretraining, "modernbert", "byte_level_bpe", False)
 
 
+def _deberta(layers: int, width: int, encoder: int, pretraining: int, convolution: int = 0) -> Preset:
+    """He et al. (2021, 2023): relative positions in 256 buckets to each side, apart from content; no others."""
+    config = Config(
+        vocab=128_100, layers=layers, width=width, heads=width // 64, mlp=4 * width, positions="disentangled",
+        convolution=convolution, token_types=0, norm_eps=1e-7, activation="gelu", init="normal")
+    return Preset(config, encoder, pretraining, "deberta", "sentencepiece_unigram", False)
+
+
 def _elmo(cell: int, width: int, highways: int, encoder: int, pretraining: int) -> Preset:
     """Peters et al. (2018): two layers in each direction over 2,048 filters of characters."""
     config = bilstm.Config(vocab=793_471, cell=cell, width=width, highways=highways)
@@ -172,6 +180,12 @@ PRESETS = {
     "electra_small_plus": _electra(12,   256,  13_483_008,  23_122_875, embedding=128),
     "electra_base":      _electra( 12,   768, 108_891_648, 119_386_427),
     "electra_large":     _electra( 24,  1024, 334_092_288, 354_655_291),
+    # pretraining counts the masked-LM head
+    "deberta_v3_small":   _deberta(6,   768,   141_304_320,   142_024_548),
+    "deberta_v3_base":    _deberta(12,  768,   183_831_552,   184_551_780),
+    "deberta_v3_large":   _deberta(24, 1024,   434_012_160,   435_191_908),
+    "deberta_v2_xlarge":  _deberta(24, 1536,   884_593_152,   887_085_156, convolution=3),
+    "deberta_v2_xxlarge": _deberta(48, 1536, 1_564_549_632, 1_567_041_636, convolution=3),
     "modernbert_base":  _modernbert(22,  768, 1152, 149_014_272, 149_655_232),
     "modernbert_large": _modernbert(28, 1024, 2624, 394_781_696, 395_881_664),
     #                          cell  width  highways

@@ -1,4 +1,4 @@
-"""The Transformer encoder or decoder-only stack behind BERT, RoBERTa, ALBERT, ELECTRA, GPT-2 and ModernBERT.
+"""The Transformer encoder or decoder-only stack behind BERT, RoBERTa, ALBERT, ELECTRA, GPT-2, DeBERTa and ModernBERT.
 
 All systems share this code; they differ in `transformer_config.Config`, whose published values are in `presets.py`.
 """
@@ -16,8 +16,19 @@ from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import attention as attention_layer
-from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, norm, residual, stack
-from lmrep.layers.attention import AttentionMask, KVCache, Rotate
+from lmrep.layers import (
+    attention_backends,
+    convolution,
+    disentangled_attention,
+    dropout,
+    embedding,
+    linear,
+    mlp,
+    norm,
+    residual,
+    stack,
+)
+from lmrep.layers.attention import Attend, AttentionMask, KVCache, Rotate, take
 from lmrep.layers.rotary import rotary
 from lmrep.models import pruned_heads
 from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
@@ -46,8 +57,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         inputs=input_fields(c),
         conditions_on=frozenset({Context.LEFT, Context.BOTH, Context.MASKED}),
         output=Output(c.table_width, partial(output_embedding, c=c) if c.tied else None),
-        state=State(cache=partial(start_cache, c=c, execution=execution),
-                    decode=partial(decode, c=c, execution=execution)),
+        state=State() if c.positions == "disentangled" or c.convolution else State(
+            cache=partial(start_cache, c=c, execution=execution), decode=partial(decode, c=c, execution=execution)),
         heads=Heads(c.heads, lambda: c.kept_heads, frozenset({"self"})),
         head_style=HeadStyle(c.activation, c.norm_eps, initializer(c), norm=c.norm_kind, bias=c.bias),
         make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
@@ -57,13 +68,17 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 def sizes(c: Config) -> Sizes:
     """Returns the numbers of published formulas: each layer has four projections of the attention and two, or gated
-    three, of the block after it, 4 d h k + 2 d f."""
+    three, of the block after it, 4 d h k + 2 d f. A term of disentangled positions costs as much as the products of
+    content: it has twice as many distances as there are positions."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
     attention = c.head_width * sum(heads * layers for heads, layers in c.head_counts.items())
     full = attention * -(-c.layers // c.global_every) // c.layers if c.window else attention  # without local layers
+    disentangled = c.positions == "disentangled"
+    full *= 1 + disentangled * sum(disentangled_attention.TERMS[c.position_terms])
     # ELECTRA's script counts layers of one size
-    equal_layers = attention == c.layers * c.width and not (c.gated or c.window)
-    return Sizes(4 * c.width * attention + (2 + c.gated) * c.layers * c.width * c.mlp + projection, full,
+    equal_layers = attention == c.layers * c.width and not (c.gated or c.window or disentangled or c.convolution)
+    layers = 4 * c.width * attention + (2 + c.gated) * c.layers * c.width * c.mlp
+    return Sizes(layers + c.convolution * c.width**2 + projection, full,
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if equal_layers else None)
 
 
@@ -88,7 +103,8 @@ def initializer(c: Config, stddev: float = 0.0) -> Initializer:
 
 
 def specs(c: Config) -> Tree:
-    """Returns the parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `final_norm`."""
+    """Returns the parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `relative`, which are
+    embeddings of distances, `convolution` and `convolution_norm`, `final_norm`."""
     init, e = initializer(c), c.table_width
     rows = c.max_length + c.position_offset if c.positions == "learned" else 0
     tree = {
@@ -101,6 +117,11 @@ def specs(c: Config) -> Tree:
     if e != c.width:
         projecting = glorot_uniform if c.project_init == "glorot" else init
         tree["project"] = linear.specs(e, c.width, (None, "embed"), projecting)
+    if c.positions == "disentangled":
+        tree["relative"] = disentangled_attention.specs(c.buckets, c.width, init)
+    if c.convolution:
+        tree["convolution"] = convolution.specs(c.width, c.convolution, init)
+        tree["convolution_norm"] = norm.specs(c.width, c.norm_kind)
     if c.norm == "pre":
         tree["final_norm"] = norm.specs(c.width, c.norm_kind)
     return tree
@@ -140,7 +161,8 @@ def encode(
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
     bind = partial(attention_backends.bind, "xla" if attention else execution.attention, head_width=c.head_width,
                    dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0)
-    attend = {window: bind(mask.replace(window=window)) for window in dict.fromkeys(c.windows)}
+    make = partial(_disentangled, params, c=c, dtype=execution.dtype) if c.positions == "disentangled" else bind
+    attend = {window: make(mask.replace(window=window)) for window in dict.fromkeys(c.windows)}
     embedding_key, stack_key = prng.split(key, 2)
     positions = _positions(inputs)
     rotate = _rotations(positions, c)
@@ -149,19 +171,30 @@ def encode(
     def run(
         p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None, *, window: int
     ) -> tuple[Array, tuple]:
-        (key, gates), heads = slices, _heads_of(p, c)
+        (key, gates), heads, attend_here = slices, _heads_of(p, c), attend[window]
         attention_key, *keys = prng.split(key, 4)
+        if c.positions == "disentangled":
+            attention_key, relative_key = prng.split(attention_key, 2)
+            attend_here = attend_here(p["attention"], heads, relative_key)
 
         def block(y: Array) -> tuple[Array, Array | None]:
             return attention_layer.apply(
-                p["attention"], y, attend[window], heads, at=at, rate=c.attention_dropout, key=attention_key,
+                p["attention"], y, attend_here, heads, at=at, rate=c.attention_dropout, key=attention_key,
                 gates=None if gates is None else gates[..., :heads], rotate=rotate[window])
 
         x, probabilities = _layer(p, x, block, c, keys, at)
         return x, (x if layers else None, _with_heads(probabilities, c.heads) if attention else None)
 
+    def first(p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
+        key, convolution_key = prng.split(slices[0], 2)
+        y, (_, probabilities) = run(p, x, (key, slices[1]), at, window=c.windows[0])
+        x = _with_convolution(params, x, y, mask, convolution_key, at, c)
+        return x, (x if layers else None, probabilities)
+
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     functions = _by_window(run, c)
+    if c.convolution:
+        functions[0] = first
     last, collected = stack.apply(
         functions, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), SHARING[c.share], execution,
         last=None if at is None else partial(functions[-1], at=at))
@@ -171,6 +204,28 @@ def encode(
         last = shard(last, "batch", None, None)  # heads use them in any order
     hidden_states, probabilities = collected or (None, None)
     return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
+
+
+def _disentangled(
+    params: Tree, mask: AttentionMask, *, c: Config, dtype: str
+) -> Callable[[Tree, int, Array | None], Attend]:
+    """Makes (the parameters of a layer's attention, the number of its heads, key) -> attention. Dropout acts on the
+    embeddings of distances, in each layer anew."""
+    relative, visible = disentangled_attention.embeddings(params["relative"], c.norm_eps, dtype), mask.to_bool()
+    return lambda p, heads, key: disentangled_attention.attend(
+        p, dropout.apply(key, relative, c.dropout), visible, heads, c.buckets, c.position_terms)
+
+
+def _with_convolution(
+    params: Tree, x: Array, y: Array, mask: AttentionMask, key: Array | None, at: Array | None, c: Config
+) -> Array:
+    """Adds to the output y [b, t, d] of the first layer, at positions `at` or all, a convolution of its input x
+    [b, s, d], with dropout and the activation, and normalizes the sum. It reads no position that the mask hides."""
+    x = convolution.apply(params["convolution"], x, mask.to_bool())
+    x = mlp.ACTIVATIONS[c.activation](dropout.apply(key, x, c.dropout))
+    x = x if at is None else take(x, at)
+    return residual.apply(params["convolution_norm"], y, lambda _: (x, None), pre=False, eps=c.norm_eps,
+                          kind=c.norm_kind)[0]
 
 
 def _by_window(layer: Callable, c: Config) -> list[Callable]:
@@ -302,7 +357,9 @@ DEFINITION = ModelDef(
     check=check,
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
                          "scaled_attention", "attention_by_layer", "rotary_base", "rotary_fraction", "window",
-                         "global_every", "local_base", "norm_kind", "first_norm", "bias", "gated"),
+                         "global_every", "local_base", "norm_kind", "first_norm", "bias", "gated", "position_buckets",
+                         "max_distance", "position_terms", "convolution"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
-    attention=lambda c: attention_backends.Needs(c.head_width, dropout=c.attention_dropout > 0),
+    attention=lambda c: None if c.positions == "disentangled" else attention_backends.Needs(
+        c.head_width, dropout=c.attention_dropout > 0),
 )

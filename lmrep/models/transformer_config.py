@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
+from lmrep.layers.disentangled_attention import TERMS, Buckets
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.norm import NORMS
 from lmrep.models import pruned_heads
@@ -22,11 +23,21 @@ class Config:
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
     mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
-    max_length: int = setting(512, "tokens of a sequence at most; any, without positions", at_least=1)
-    positions: str = setting("learned", "position embeddings; or rotary, rotations of queries and keys (RoPE)",
-                             choices=("learned", "sinusoidal", "none", "rotary"))
+    max_length: int = setting(512, "tokens of a sequence at most; any, if positions are none or disentangled",
+                              at_least=1)
+    positions: str = setting("learned", "position embeddings; or rotary, rotations of queries and keys (RoPE); or "
+                             "disentangled, attention to relative positions apart from content (DeBERTa)",
+                             choices=("learned", "sinusoidal", "none", "rotary", "disentangled"))
     rotary_base: float = setting(10_000.0, "base of the angles of rotary positions", above=0)
     rotary_fraction: float = setting(1.0, "part of a head that is rotated", above=0, at_most=1)
+    position_buckets: int = setting(256, "of disentangled positions, buckets of the distances to each side; 0: one for "
+                                    "each distance", at_least=0)
+    max_distance: int = setting(512, "of disentangled positions, the distance from which on all are in one bucket",
+                                at_least=1)
+    position_terms: str = setting("both", "of disentangled positions: content attends to positions (c2p), positions to "
+                                  "content (p2c), or both", choices=tuple(TERMS))
+    convolution: int = setting(0, "width of a convolution whose output is added to that of the first layer; 0: none "
+                               "(DeBERTa v2 xlarge: 3)", at_least=0)
     window: int = setting(0, "local attention: positions to each side that a position reads, in all layers but every "
                           "`global_every`-th; 0: all layers are global (ModernBERT: 64)", at_least=0)
     global_every: int = setting(3, "with a window, layers 0, n, 2 n, ... are global", at_least=1)
@@ -98,8 +109,14 @@ class Config:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a sequence at most: the number of positions; 0, for any, without positions."""
-        return 0 if self.positions == "none" else self.max_length
+        """Tokens of a sequence at most: the number of positions; 0, for any, where each distance has a bucket or there
+        are no positions."""
+        return 0 if self.positions in ("none", "disentangled") else self.max_length
+
+    @property
+    def buckets(self) -> Buckets:
+        """The buckets of disentangled positions."""
+        return Buckets(self.position_buckets, self.max_distance)
 
 
 def check(c: Config) -> None:
@@ -113,6 +130,12 @@ def check(c: Config) -> None:
     if c.positions == "rotary" and (width := c.rotary_fraction * c.head_width) % 2:
         raise UserError(f"rotary positions rotate pairs of entries of a head; model.rotary_fraction="
                         f"{c.rotary_fraction:g} of its width {c.head_width} is {width:g}; expected an even number")
+    if c.position_buckets and (c.position_buckets < 4 or c.max_distance < c.position_buckets // 2 + 2):
+        raise UserError(f"model.position_buckets is {c.position_buckets} and model.max_distance {c.max_distance}; "
+                        "expected 4 buckets or more, and a distance of half their number and 2 at least")
+    if c.convolution and (c.convolution % 2 == 0 or c.norm == "pre"):
+        raise UserError(f"model.convolution is {c.convolution} and model.norm {c.norm}; expected an odd width and "
+                        "post norm")
     if not c.first_norm and (c.norm == "post" or c.share != "none"):
         raise UserError(f"model.first_norm is False, for layers with pre norm that share nothing; model.norm is "
                         f"{c.norm} and model.share {c.share}")

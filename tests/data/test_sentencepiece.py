@@ -32,6 +32,8 @@ WITH_COMMAS = {"model_type": "bpe", "split_by_unicode_script": False, "split_by_
 XLNET = WITH_COMMAS | {"control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]}
 ALBERT = WITH_COMMAS | {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "user_defined_symbols": ["(", ")"],
                         "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+DEBERTA = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "pad_piece": "[PAD]", "bos_piece": "[CLS]",
+           "eos_piece": "[SEP]", "unk_piece": "[UNK]"}  # [MASK] follows
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 
@@ -48,6 +50,10 @@ def published(tmp_path_factory):
     for name, options in {"albert": ALBERT, "xlnet": XLNET, "t5": T5, "plain": {}}.items():
         (home / name).mkdir()
         (home / name / "spiece.model").write_bytes(model(**options))
+    (home / "deberta").mkdir()
+    (home / "deberta" / "spm.model").write_bytes(model(**DEBERTA))
+    (home / "deberta" / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
+    (home / "deberta" / "config.json").write_text('{"model_type": "deberta-v2"}')
     (home / "bytes").mkdir()
     (home / "bytes" / "tokenizer.model").write_bytes(
         model(model_type="bpe", byte_fallback=True, vocab_size=400, user_defined_symbols=["<mask>"]))
@@ -70,7 +76,7 @@ def reference(path, text, cleaning):
 
 
 @pytest.mark.parametrize("name, cleaning", [
-    ("albert", (True,)), ("xlnet", (False,)), ("t5", None), ("plain", None), ("bytes", None)])
+    ("albert", (True,)), ("xlnet", (False,)), ("t5", None), ("deberta", None), ("plain", None), ("bytes", None)])
 def test_published_models_give_the_ids_of_the_library(published, name, cleaning):
     tokenizer = tokenizers.load(published / name)
     path = next((published / name).glob("*.model"))
@@ -92,6 +98,18 @@ def test_a_model_alone_identifies_its_family(published):
     named = t5.encode("a <extra_id_0> b<extra_id_1>.", specials=True).ids
     assert [i for i in named if i >= 260] == [359, 358]
     assert max(t5.encode("a <extra_id_0> b").ids) < 260
+
+
+def test_debertas_mask_follows_the_pieces(published, tmp_path):
+    tokenizer = tokenizers.load(published / "deberta")
+    assert tokenizer.vocabulary.specials == {"pad": 0, "cls": 1, "sep": 2, "unk": 3, "mask": 260}
+    assert tokenizer.size == 261
+    assert tokenizer.encode("a [MASK] b", specials=True).ids.tolist().count(260) == 1
+    tokenizer.save(tmp_path)
+    assert (tmp_path / "spm.model").exists() and tokenizers.load(tmp_path).fingerprint == tokenizer.fingerprint
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "DebertaV2Tokenizer", "split_by_punct": true}')
+    with pytest.raises(UserError, match="split_by_punct"):
+        tokenizers.load(tmp_path)
 
 
 def test_commas_are_split_off_numbers_as_in_the_paper(published):
@@ -220,7 +238,8 @@ def test_saved_tokenizer_is_the_same(trained, published, tmp_path):
         *(tokenizers.load(published / name) for name in os.listdir(published))]
     for number, own in enumerate([trained, *others]):
         own.save(tmp_path / str(number))
-        assert sorted(os.listdir(tmp_path / str(number))) == ["spiece.model", "tokenizer_config.json"]
+        file = "spm.model" if own.specials["unk"] == "[UNK]" else "spiece.model"
+        assert sorted(os.listdir(tmp_path / str(number))) == [file, "tokenizer_config.json"]
         again = tokenizers.load(tmp_path / str(number))
         assert again.fingerprint == own.fingerprint and again.specials == own.specials and again.name == own.name
         assert again.cleaning == own.cleaning and again.added == own.added

@@ -29,6 +29,9 @@ GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions":
 LEFT, UNTIED = {"is_decoder": True}, {"tie_word_embeddings": False}
 MODERNBERT = SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0, "bos_token_id": 1,
                       "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+DEBERTA = SIZES | {
+    "relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False,
+    "position_buckets": 8, "max_relative_positions": 20, "pos_att_type": ["p2c", "c2p"]}
 XLNET = {"vocab_size": 67, "d_model": 36, "n_layer": 2, "n_head": 3, "d_inner": 70}
 CASES = {
     "BertModel": SIZES, "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
@@ -43,6 +46,10 @@ CASES = {
     "ModernBertModel": MODERNBERT | {"local_attention": 40},
     "ModernBertForMaskedLM": MODERNBERT | {"global_attn_every_n_layers": 2, "norm_eps": 1e-3},
     "AlbertModel": NARROW, "AlbertForMaskedLM": NARROW | {"hidden_act": "gelu"}, "AlbertForPreTraining": NARROW,
+    "DebertaV2Model": DEBERTA | {"position_buckets": -1, "max_relative_positions": -1, "pos_att_type": "c2p"},
+    "DebertaV2ForMaskedLM": DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"},
+    "DebertaV2ForMaskedLM published head": DEBERTA | {"legacy": False, "pos_att_type": "p2c"},
+    "DebertaV2ForMaskedLM untied": DEBERTA | UNTIED,
     "OpenAIGPTModel": GPT, "OpenAIGPTLMHeadModel": GPT | {"afn": "relu"},
     "XLNetModel": XLNET | {"mem_len": None},
     "XLNetLMHeadModel": XLNET | {"ff_activation": "gelu_new", "clamp_len": 11, "mem_len": 9, "reuse_len": 5},

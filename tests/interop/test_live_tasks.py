@@ -29,9 +29,12 @@ pytestmark = pytest.mark.slow
 CASES = test_live.CASES | {"T5Model": test_live_t5.SIZES | {"decoder_start_token_id": 0}}
 BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "ElectraForMaskedLM",
          "albert": "AlbertForMaskedLM", "distilbert": "DistilBertForMaskedLM", "modernbert": "ModernBertForMaskedLM",
-         "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model", "xlnet": "XLNetLMHeadModel", "t5": "T5Model"}
+         "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model", "deberta-v2": "DebertaV2ForMaskedLM",
+         "xlnet": "XLNetLMHeadModel", "t5": "T5Model"}
 # Golden directories, where the names differ.
 TOKENIZERS = {"electra": "electra_generator", "distilbert": "bert", "modernbert": "bert", "openai-gpt": "gpt"}
+MODELS = {"t5": ("spiece.model", test_sentencepiece.T5 | {"vocab_size": 100}),  # of SentencePiece
+          "deberta-v2": ("spm.model", test_sentencepiece.DEBERTA | {"vocab_size": 66})}
 PAD = {"openai-gpt": 52, "gpt2": 52}  # ends of text
 NAMES = {"classification": ("b", "no", "a"), "regression": ("LABEL_0",),
          "multilabel": ("b", "no", "a"), "tagging": ("O", "B-x", "I-x", "B-y")}
@@ -68,10 +71,10 @@ def converted(request, tmp_path_factory):
     family, task = request.param
     model, home = make(family, task), tmp_path_factory.mktemp("x")
     model.save_pretrained(home / "published", max_shard_size="50KB")
-    if family == "t5":
-        (home / "published/spiece.model").write_bytes(test_sentencepiece.model(
-            vocab_size=100, **test_sentencepiece.T5))
-    for path in (GOLDEN / TOKENIZERS.get(family, family)).iterdir() if family != "t5" else ():
+    if family in MODELS:
+        file, options = MODELS[family]
+        (home / "published" / file).write_bytes(test_sentencepiece.model(**options))
+    for path in (GOLDEN / TOKENIZERS.get(family, family)).iterdir() if family not in MODELS else ():
         if path.name.startswith(("vocab", "merges", "tokenizer", "spiece")):
             shutil.copy(path, home / "published")
     if family == "modernbert":  # of which the library reads tokenizer.json alone

@@ -145,12 +145,18 @@ def test_config_determines_activation_epsilon_and_offset():
     assert (found["albert"].share, found["albert"].embedding, found["electra_generator"].embedding) == ("all", 7, 7)
 
 
+DEBERTA = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p",
+           "position_biased_input": False, "position_buckets": 256, "max_relative_positions": -1}  # as published
 PRESETS_OF = {
     "electra_small": ("electra", {"hidden_act": "gelu"}), "gpt": ("openai-gpt", {"afn": "gelu"}),
     "electra_large": ("electra", {"hidden_size": 1024, "embedding_size": 1024, "num_attention_heads": 16,
                                   "intermediate_size": 4096, "num_hidden_layers": 24}),
     "gpt2_xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25, "activation_function": "gelu_new"}),
     "bert_base": ("bert", {"hidden_act": "gelu_new"}), "gpt2": ("gpt2", {}), "albert_xxlarge": ("albert", {}),
+    "deberta_v3_base": ("deberta-v2", DEBERTA | {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+                                                 "intermediate_size": 3072}),
+    "deberta_v2_xlarge": ("deberta-v2", DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu",
+                                                   "attention_head_size": 64}),
     "modernbert_base": ("modernbert", {}),
     "modernbert_large": ("modernbert", {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28,
                                         "num_attention_heads": 16}),
@@ -163,6 +169,16 @@ def test_published_configs_equal_the_presets(preset):
     """Keys that a config.json lacks have the reference's defaults, which give the published networks."""
     family, config_json = PRESETS_OF[preset]
     assert FAMILIES[family].network(config_json, "config.json") == PRESETS[preset].config
+
+
+@pytest.mark.parametrize("changes", [
+    {"share_att_key": None}, {"norm_rel_ebd": "none"}, {"position_biased_input": True}, {"pos_att_type": ["p2p"]},
+    {"embedding_size": 128}, {"conv_kernel_size": 3}, {"type_vocab_size": 2}], ids=str)
+def test_other_networks_of_deberta_are_refused(changes):
+    """Also where a key is missing, which the reference takes to be absent from the network."""
+    key = "conv_act" if "conv_kernel_size" in changes else next(iter(changes))
+    with pytest.raises(UserError, match=key):
+        FAMILIES["deberta-v2"].network(DEBERTA | changes, "config.json")
 
 
 def test_cased_spanbert_is_loaded_as_bert(tmp_path):

@@ -29,7 +29,7 @@ CONFIGS = [
     ("bert", {"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]}, ["XLMWithLMHeadModel", "BertModel: xlm"]),
     ("bert", {"model_type": "bart", "architectures": None, "is_encoder_decoder": True},
      ["'bart'", "T5EncoderModel: bart"]),
-    ("bert", {"model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"]}, [" BertForMaskedLM"]),
+    ("bert", {"model_type": "deberta", "architectures": ["DebertaForMaskedLM"]}, [" DebertaV2ForMaskedLM"]),
     ("bert", {"model_type": "nomic_bert", "architectures": ["NomicBertForTokenClassification"]},
      [" BertForTokenClassification"]),
     ("bert", {"model_type": "longformer", "architectures": ["LongformerForQuestionAnswering"]},

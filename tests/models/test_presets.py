@@ -35,6 +35,13 @@ MODERNBERT = {  # likewise, as the transformers library counts its classes
     "modernbert_base": (22, 768, 12, 1152, 50368, 149_014_272, 149_655_232),
     "modernbert_large": (28, 1024, 16, 2624, 50368, 394_781_696, 395_881_664),
 }
+DEBERTA = {  # likewise; the papers round backbones to 44, 86 and 304 (v3), 710 and 1,300 million (v2)
+    "deberta_v3_small": (6, 768, 12, 3072, 128_100, 141_304_320, 142_024_548),
+    "deberta_v3_base": (12, 768, 12, 3072, 128_100, 183_831_552, 184_551_780),
+    "deberta_v3_large": (24, 1024, 16, 4096, 128_100, 434_012_160, 435_191_908),
+    "deberta_v2_xlarge": (24, 1536, 24, 6144, 128_100, 884_593_152, 887_085_156),
+    "deberta_v2_xxlarge": (48, 1536, 24, 6144, 128_100, 1_564_549_632, 1_567_041_636),
+}
 GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
     "gpt": (12, 768, 12, 3072, 40478, 512, 116_534_784),
     "gpt2": (12, 768, 12, 3072, 50257, 1024, 124_439_808),
@@ -109,7 +116,7 @@ def shape(c):
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
         DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(AWD_LSTM) | set(TRANSFORMER) | set(T5) | set(
-            T5_1_1) | set(MODERNBERT) | {"cove"}
+            T5_1_1) | set(MODERNBERT) | set(DEBERTA) | {"cove"}
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -184,6 +191,14 @@ def test_modernbert(name):
     _, _, both, _, full = counts(config, pair=False)
     assert (both, full) == MODERNBERT[name][5:] == (encoder, pretraining)
     assert [layer for layer, window in enumerate(config.windows) if not window] == [*range(0, config.layers, 3)]
+
+
+@pytest.mark.parametrize("name", DEBERTA)
+def test_deberta(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    assert shape(config) == DEBERTA[name][:5]
+    _, _, both, _, full = counts(config, pair=False)
+    assert (both, full) == DEBERTA[name][5:] == (encoder, pretraining)
 
 
 @pytest.mark.parametrize("name", ALBERT)

@@ -38,6 +38,10 @@ VARIANTS = {
     "modernbert": ("transformer", {
         "norm": "pre", "norm_kind": "layer_without_bias", "first_norm": False, "bias": False, "gated": True,
         "activation": "gelu", "token_types": 0, "positions": "rotary", "window": 2, "local_base": 100.0}),
+    "deberta": ("transformer", {
+        "token_types": 0, "positions": "disentangled", "position_buckets": 4, "max_distance": 6, "convolution": 3}),
+    "relative_content": ("transformer", {"positions": "disentangled", "position_buckets": 0, "max_distance": 5,
+                                         "position_terms": "c2p", "share": "attention"}),
     "neobert": ("transformer", {
         "norm": "pre", "norm_kind": "rms", "embedding_norm": False, "bias": False, "gated": True, "activation": "silu",
         "token_types": 0, "positions": "rotary", "rotary_fraction": 0.5}),

@@ -1,5 +1,5 @@
-"""The base class of tokenizers with SentencePiece's pieces, and the special tokens of ALBERT, XLNet, T5, CamemBERT and
-XLM-RoBERTa.
+"""The base class of tokenizers with SentencePiece's pieces, and the special tokens of ALBERT, XLNet, T5, CamemBERT,
+XLM-RoBERTa and DeBERTa.
 
 tokenizer_config.json (tokenizer_class) or the model's config.json (model_type) names the paper. A vocabulary alone is
 recognized by its special tokens: [CLS] [SEP] [MASK] are ALBERT's, <cls> <sep> <eod> XLNet's, and the ids <pad> 0,
@@ -22,6 +22,7 @@ XLNET_SPECIALS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "
                   "mask": "<mask>", "eod": "<eod>"}
 T5_SPECIALS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 ROBERTA_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
+DEBERTA_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # for ALBERT's masks
 
 
@@ -34,6 +35,8 @@ class Family(NamedTuple):
     lowercase: bool | None = None  # whether its text is lower-cased, by default; None if its text is not cleaned
     # whether fairseq's code, which trained it, gave the pieces other ids than those in spiece.model
     renumbered: bool = False
+    file: str = "spiece.model"  # the name of its model
+    added: tuple[str, ...] = ()  # special tokens that follow the pieces of a model that lacks them
 
     @property
     def fixed_roles(self) -> bool:
@@ -48,6 +51,7 @@ FAMILIES = {
     "t5": Family("T5Tokenizer", T5_SPECIALS),
     "camembert": Family("CamembertTokenizer", ROBERTA_SPECIALS, renumbered=True),
     "xlm-roberta": Family("XLMRobertaTokenizer", ROBERTA_SPECIALS, renumbered=True),
+    "deberta-v2": Family("DebertaV2Tokenizer", DEBERTA_SPECIALS, file="spm.model", added=("[MASK]",)),
     "any": Family("SentencePiece", {}),  # of no other library
 }
 
@@ -93,7 +97,8 @@ class Pieces(Tokenizer):
         families = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS} if algorithm == "unigram" else {}
         family = next((name for name, specials in families.items() if self.specials == specials), algorithm)
         self.name = f"sentencepiece_{family}"
-        self.one_separator = "cls" not in self.specials  # T5 has the end of a text alone
+        # T5 has the end of a text alone, and DeBERTa no token types but BERT's layout
+        self.one_separator = "cls" not in self.specials or self.specials == DEBERTA_SPECIALS
 
     def sentinels(self, before: str = "") -> Iterator[int]:
         """Yields the ids of the tokens that represent spans, which are pieces of the model in mT5."""

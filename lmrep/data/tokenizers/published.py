@@ -1,6 +1,6 @@
 """Published tokenizer directories: their files, and checks that they split text by the rules of this package.
 
-    spiece.model                             SentencePiece: ALBERT, XLNet, T5 (`spiece_files.py`)
+    spiece.model, spm.model                  SentencePiece: ALBERT, XLNet, T5; DeBERTa (`spiece_files.py`)
     vocab.txt                                WordPiece: BERT
     vocab.json, merges.txt                   byte-level BPE: RoBERTa, GPT-2; with "</w>", BPE: GPT
     encoder.json, vocab.bpe                  byte-level BPE: GPT-2, by its own names
@@ -31,7 +31,7 @@ from lmrep.core.json_text import json_object
 from lmrep.data.tokenizers.base import CONFIG, AddedToken
 
 TOKENIZER_JSON = "tokenizer.json"
-SENTENCEPIECE_MODELS = ("spiece.model", "tokenizer.model")
+SENTENCEPIECE_MODELS = ("spiece.model", "tokenizer.model", "spm.model")
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"  # its ids are in tokenizer.json alone
 VOCABULARIES = ("encoder.json", "encoder_bpe_40000.json")  # of BPE, beside vocab.json
 MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")

@@ -226,7 +226,9 @@ class SentencePiece(Pieces):
         return saved
 
     def save_vocabulary(self, directory: Path) -> None:
-        (directory / "spiece.model").write_bytes(self.model)
+        name = self.saved_config()["tokenizer_class"]
+        file = next(family.file for family in FAMILIES.values() if family.name == name)
+        (directory / file).write_bytes(self.model)
         if self.name == "sentencepiece_xlnet" and self.cleaning:
             pieces = range(len(self._processor))
             (directory / "tokenizer.json").write_text(xlnet_json(

@@ -36,7 +36,11 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
         number = config.get("extra_ids", SENTINELS) if family == "t5" else 0
         if type(number) is not int or not 0 <= number <= 10**5:
             raise UserError(f"extra_ids of {CONFIG} is {str(number)[:60]}; expected a number of tokens")
-        added = _added(config, declared.tokens, sentinels(number))
+        if family == "deberta-v2":
+            check_value(CONFIG, "split_by_punct", config.get("split_by_punct"), None, False)
+        default = [AddedToken(token, special=True, normalized=False) for token in FAMILIES[family].added
+                   if token not in declared.tokens]
+        added = _added(config, declared.tokens, [*sentinels(number), *default])
         return SentencePiece(model, specials | names, _cleaning(config, family), added)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None

@@ -27,7 +27,8 @@ RULES = "unigram-1"
 UNMATCHED = " "  # no word has a space, so that a piece that begins with it never occurs in a text
 NORMALIZERS = ("Sequence", "Precompiled", "Replace", "Strip", "StripAccents", "Lowercase", "NFC", "NFD", "NFKC", "NFKD")
 PRE_TOKENIZERS = ("Sequence", "WhitespaceSplit", "Metaspace")
-PATTERNS = ({"Regex": " {2,}"},)  # of Replace, besides plain strings; others may take forever
+# of Replace, besides plain strings; others may take forever
+PATTERNS = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"})
 USED = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")  # of tokenizer.json
 
 

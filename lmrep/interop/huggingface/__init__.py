@@ -3,7 +3,19 @@
 To add a family, add a file with a `FAMILY`, and a row here.
 """
 
-from lmrep.interop.huggingface import albert, bert, distilbert, electra, gpt, gpt2, modernbert, roberta, t5, xlnet
+from lmrep.interop.huggingface import (
+    albert,
+    bert,
+    deberta,
+    distilbert,
+    electra,
+    gpt,
+    gpt2,
+    modernbert,
+    roberta,
+    t5,
+    xlnet,
+)
 from lmrep.interop.huggingface import roberta_prelayernorm as prelayernorm
 from lmrep.interop.huggingface.base import Family
 
@@ -12,5 +24,6 @@ __all__ = ["FAMILIES", "Family"]
 # `write.choose_family` prefers earlier families.
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, prelayernorm.FAMILY,
-    distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, modernbert.FAMILY, *roberta.VARIANTS.values(), t5.MT5,
+    distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, deberta.FAMILY, modernbert.FAMILY,
+    *roberta.VARIANTS.values(), t5.MT5,
     *(module.DECODER for module in (bert, roberta, electra, prelayernorm)), *roberta.VARIANT_DECODERS)}

@@ -17,7 +17,8 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "
                "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "relu": "relu",
                "tanh": "tanh", "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu"}
 # The fields of the Transformer in which its layers are those of Vaswani et al. (2017).
-ORIGINAL_LAYERS = {"norm_kind": "layer", "first_norm": True, "bias": True, "gated": False, "window": 0}
+ORIGINAL_LAYERS = {"norm_kind": "layer", "first_norm": True, "bias": True, "gated": False, "window": 0,
+                   "convolution": 0}
 MAX_SIZE = 2**24  # of any size in a config.json
 
 

@@ -110,7 +110,7 @@ def from_network(
     prefix = f"{family.prefix}." if family.prefix and heads and head_class.prefixed else ""
     bias, shapes = family.output_bias, {path: value.shape for path, value in params.items()}
     dtypes = {name: "F32" for _, names in family.locations(prefix, config, shapes)
-              for name in (names if config.tied is False and bias in names else names[:1])}
+              for name in ((names[0], bias) if config.tied is False and bias in names else names[:1])}
     return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task, heads), remarks
 
 
