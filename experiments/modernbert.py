@@ -30,10 +30,10 @@ Choices after the colon:
     phase      pretraining, extension, decay; the latter two with init=, a run of the phase before
     model, objective, format, data, optimizer, mesh, init: as in bert.py
 
-Tokens are masked 80/10/10, as in the released code, and weight decay takes 1e-5 of a parameter in a step at the peak of
-the rate. Not as in the paper: its batches grow for 50 billion tokens (large: 10) to the size that is set here; there is
-a dropout of 0.1 after attention; large starts from base's layers, and goes on at 5e-5 after 900 billion tokens; and the
-released code validates with masks of 15 %. Rates, warm-ups and the tokens of the first phase were compared with the
+Tokens are masked 80/10/10, and 15 % of them in validation, as in the released code. Weight decay takes 1e-5 of a
+parameter in a step at the peak of the rate. Not as in the paper: its batches grow for 50 billion tokens (large: 10) to
+the size that is set here; there is a dropout of 0.1 after attention; large starts from base's layers, and goes on at
+5e-5 after 900 billion tokens. Rates, warm-ups and the tokens of the first phase were compared with the
 paper. Batch sizes, betas, the later phases, hours and GLUE were not.
 """
 
@@ -58,7 +58,8 @@ def get_config(argument=""):
     tokens, config.batch_size, config.length, rate, warmup = PHASES[chosen.published][chosen.phase]
     config.steps = tokens * BILLION // (config.batch_size * config.length)
     if chosen.objective == "masked":
-        config.objective.update({"rate": 0.3, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": "dynamic"})
+        config.objective.update({"rate": 0.3, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": "dynamic",
+                                 "evaluation_rate": 0.15})
     if chosen.phase == "pretraining" and config.model.get("rotary_base"):
         config.model.rotary_base = 10_000.0  # of global layers too
     if chosen.optimizer == "stable_adamw":

@@ -112,6 +112,17 @@ PAPERS = {
                   "tied": "all", "shared_dropout": True}}),
         "size=1_1_base": (524_288, 128, 0.01, 10_000, {
             "model": {"mlp": 2048, "gated": True, "activation": "gelu_tanh"}})},
+    "modernbert.py": {
+        "size=base": (364_303, 4608, 8e-4, 636, {
+            "length": 1024, "optimizer": {"name": "stable_adamw", "betas": (0.9, 0.98), "eps": 1e-6,
+                                          "weight_decay": 1e-5 / 8e-4,
+                                          "schedule": {"name": "warmup_stable_decay", "cooldown_fraction": 0.0}},
+            "objective": {"rate": 0.3, "mask": 0.8, "random": 0.1, "keep": 0.1, "evaluation_rate": 0.15},
+            "model": {"layers": 22, "width": 768, "mlp": 1152, "rotary_base": 10_000.0, "dropout": 0.0}}),
+        "size=base,phase=decay": (84_771, 72, 3e-4, 0, {
+            "length": 8192, "optimizer": {"schedule": {"cooldown": "sqrt", "cooldown_fraction": 1.0}},
+            "model": {"rotary_base": 160_000.0}}),
+        "size=large": (340_647, 4928, 5e-4, 396, {"model": {"layers": 28, "width": 1024}})},
     "gptbert.py": {
         "": (7812, 32_768, 1.41e-2, 125, {
             "length": 128, "optimizer": {"name": "lamb", "betas": (0.9, 0.98), "eps": 1e-8, "bias_correction": True,
