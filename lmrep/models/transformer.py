@@ -88,7 +88,7 @@ def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:
     width = max(1, round(fraction * c.width))
     heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
-                   layers=layers or c.layers, pruned_heads="")
+                   layers=layers or c.layers, pruned_heads="", embedding_delta=False)
 
 
 def input_fields(c: Config) -> frozenset[str]:
@@ -109,7 +109,7 @@ def specs(c: Config) -> Tree:
     rows = c.max_length + c.position_offset if c.positions == "learned" else 0
     tree = {
         "embedding": embedding.specs(c.vocab, e, length=rows, token_types=c.token_types, init=init,
-                                     position_init=initializer(c, c.position_stddev)),
+                                     position_init=initializer(c, c.position_stddev), delta=c.embedding_delta),
         "layers": stack.specs(layer_specs(c), c.layers, SHARING[c.share]),
     }
     if c.embedding_norm:
@@ -280,7 +280,7 @@ def _with_heads(x: Array, heads: int) -> Array:
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
     """Returns the token table [v, e], with the dropout of `encode` with this key if dropout acts on the tables."""
     embedding_key, _ = prng.split(key, 2)
-    table = params["embedding"]["token"]
+    table = embedding.token_table(params["embedding"])
     return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
 
 
@@ -325,7 +325,8 @@ def decode(
 def _embed(params: Tree, inputs: Inputs, positions: Array, key: Array | None, c: Config) -> Array:
     """Embeds tokens at these positions as float32 [b, t, d]. Norm and dropout act before the projection (Lan et al.,
     2019)."""
-    tables = gather_params(params["embedding"], specs(c)["embedding"]) | {"token": params["embedding"]["token"]}
+    tables = gather_params(params["embedding"], specs(c)["embedding"]) | {
+        name: params["embedding"][name] for name in ("token", "delta") if name in params["embedding"]}
     x = embedding.apply(
         tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
         sinusoidal_length=c.max_length + c.position_offset if c.positions == "sinusoidal" else 0,
@@ -358,7 +359,7 @@ DEFINITION = ModelDef(
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
                          "scaled_attention", "attention_by_layer", "rotary_base", "rotary_fraction", "window",
                          "global_every", "local_base", "norm_kind", "first_norm", "bias", "gated", "position_buckets",
-                         "max_distance", "position_terms", "convolution"),
+                         "max_distance", "position_terms", "convolution", "embedding_delta"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
     attention=lambda c: None if c.positions == "disentangled" else attention_backends.Needs(
         c.head_width, dropout=c.attention_dropout > 0),

@@ -45,6 +45,8 @@ class Config:
     position_offset: int = setting(0, "rows before position 0 in the position table (RoBERTa: 2)", at_least=0)
     token_types: int = setting(2, "rows of the token-type table (BERT: 2, RoBERTa: 0)", at_least=0)
     embedding: int = setting(0, "width of the tables, projected to d where it differs (ALBERT: 128); 0: d", at_least=0)
+    embedding_delta: bool = setting(False, "whether the token table is the sum of a table that this network does not "
+                                    "train and one that starts at zero (GDES, with objective=replaced_token)")
     embedding_norm: bool = setting(True, "layer norm on the embeddings (not in GPT and GPT-2)")
     norm: str = setting("post", "norm after each residual sum (BERT) or before each block (GPT-2)",
                         choices=("post", "pre"))

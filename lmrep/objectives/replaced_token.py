@@ -1,7 +1,9 @@
 """Replaced-token detection (Clark et al., 2020): a small masked language model, the generator, fills in masked tokens;
 the encoder predicts for every token whether it was replaced.
 
-Both are trained together. No gradient passes through the generator's samples; shared tables get both gradients.
+Both are trained together. No gradient passes through the generator's samples; shared tables get both gradients. With
+`model.embedding_delta` the shared token table gets the generator's gradient alone, and the encoder adds a table to it
+that it trains: gradient-disentangled embedding sharing, GDES (He et al., 2023, DeBERTaV3, section 3.3).
 `variant` selects the paper's ablations. One thing differs from the released code: where a position is drawn twice, it
 shows the mean of the two sampled ids, and this code one of the samples.
 """
@@ -46,7 +48,8 @@ class Config:
                         "tokens, or all tokens with a copy gate", choices=VARIANTS)
     generator: float = setting(0.25, "the generator's width, as a fraction of the encoder's", above=0, at_most=1)
     generator_layers: int = setting(0, "its layers; 0: as many as the encoder's", at_least=0)
-    tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, none",
+    tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, none; "
+                       "with model.embedding_delta, it alone trains the shared token table (GDES)",
                        choices=tuple(SHARED))
     rate: float = setting(0.15, "fraction of an example's tokens that is masked (large: 0.25)", above=0, at_most=1)
     mask: float = setting(0.85, "fraction of the chosen tokens replaced by [MASK]", at_least=0, at_most=1)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -218,6 +219,8 @@ OWN = [
     (0, {"activation": "relu"}, ("discriminator",), "ElectraForPreTraining", 0),
     (0, {"embedding": 7, "activation": "gelu"}, ("masked",), "ElectraForMaskedLM", 0),
     (0, {"embedding": 7, "token_types": 0}, (), "ElectraModel", 1),
+    (0, {"positions": "disentangled", "position_buckets": 4, "convolution": 3, "activation": "gelu", "token_types": 0},
+     ("masked",), "DebertaV2ForMaskedLM", 0),
     (0, {"token_types": 0}, ("masked",), "DistilBertForMaskedLM", 0),
     (0, {"token_types": 0}, ("masked", "pair"), "BertForPreTraining", 1),
     (0, {"token_types": 0, "norm_eps": 1e-5}, ("masked",), "BertForMaskedLM", 1),
@@ -229,7 +232,17 @@ OWN = [
     (1, PRELAYERNORM | {"position_offset": 2, "token_types": 0}, ("masked",), "RobertaPreLayerNormForMaskedLM", 1),
     (0, PRELAYERNORM | {"position_offset": 3}, ("masked", "pair"), "RobertaPreLayerNormForMaskedLM", 2 + 2),
 ]
-QUICK = {1, 7, 10, 12}  # of OWN: one whose position rows move, and one without token types
+QUICK = {1, 7, 11, 13}  # of OWN: one whose position rows move, and one without token types
+
+
+def test_a_table_in_two_parts_is_exported_as_their_sum():
+    """ELECTRA's discriminator with disentangled sharing."""
+    config, params = network({"embedding_delta": True})
+    published, _ = from_network(config, params, {"pad": 0, "cls": 2, "sep": 3})
+    np.testing.assert_array_equal(published.params["encoder/embedding/token"], params["encoder/embedding/token"]
+                                  + params["encoder/embedding/delta"])
+    assert published.config == replace(config, embedding_delta=False) and published.dtypes.keys() == from_network(
+        *network({}), {"pad": 0})[0].dtypes.keys()
 
 
 @pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), [

@@ -1,5 +1,6 @@
 """ELECTRA: which tokens are masked, what replaces them, what is predicted, and where gradients flow."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -247,6 +248,30 @@ def test_no_gradient_passes_through_the_samples_and_tied_tables_get_both():
         assert np.any(g) == (shared or path.startswith("objective/generator")), path
     for path, g in both.items():
         np.testing.assert_allclose(g, only_encoder[path] + only_generator[path], rtol=1e-3, atol=1e-5)
+
+
+def test_disentangled_sharing_gives_each_table_the_gradient_of_its_network():
+    """As without sharing, where the encoder's table is the sum of both. At the start they are equal."""
+    _, separate, params = build(tie="none")
+    model = transformer.build(replace(NETWORK, embedding_delta=True))
+    shared = electra.build(electra.Config(tie="tokens"), model, VOCABULARY)
+    token, delta, own = "encoder/embedding/token", "encoder/embedding/delta", "objective/generator/embedding/token"
+    flat = P.flatten(params)
+    tables = {token: flat[own], delta: flat[token] - flat[own]}
+    given = {path: flat[path] for path in flat if path != own} | tables
+    assert given.keys() == P.flatten(shared.specs).keys()
+    batch = prepare(separate)
+    (loss, _), gradients = jax.jit(jax.value_and_grad(
+        lambda p: shared.loss(p, batch, None, Carry()), has_aux=True))(P.unflatten(given))
+    (expected, _), theirs = jax.jit(jax.value_and_grad(
+        lambda p: separate.loss(p, batch, None, Carry()), has_aux=True))(params)
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    gradients, theirs = P.flatten(gradients), P.flatten(theirs)
+    theirs |= {token: theirs.pop(own), delta: theirs[token]}
+    for path, g in gradients.items():
+        np.testing.assert_allclose(g, theirs[path], rtol=1e-3, atol=1e-5, err_msg=path)
+    start = P.flatten(P.init(shared.specs, jax.random.key(0)))
+    assert not start[delta].any() and start[token].any()
 
 
 @pytest.mark.parametrize(("tie", "own"), [

@@ -13,7 +13,7 @@ import numpy as np
 
 Params = Mapping[str, np.ndarray]  # by path
 Shapes = Mapping[str, tuple[int, ...]]  # by path
-TOKEN = "encoder/embedding/token"
+TOKEN, TABLE_DELTA = "encoder/embedding/token", "encoder/embedding/delta"
 POSITION, TOKEN_TYPE = "encoder/embedding/position", "encoder/embedding/token_type"
 POOLER = "objective/pair/pooler/"  # base models have it, although they have no head
 # A checkpoint with one of these has a language model's head with a transform.

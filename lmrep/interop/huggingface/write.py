@@ -15,7 +15,7 @@ from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family, head_classes
 from lmrep.interop.huggingface.base import numbered
 from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published, specs
-from lmrep.interop.huggingface.tensors import POOLER, POSITION, TOKEN_TYPE, TRANSFORMS, Params
+from lmrep.interop.huggingface.tensors import POOLER, POSITION, TABLE_DELTA, TOKEN, TOKEN_TYPE, TRANSFORMS, Params
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
 from lmrep.models import transformer
 
@@ -73,6 +73,9 @@ def from_network(
     Raises:
       UserError: no family can hold the network.
     """
+    if getattr(config, "embedding_delta", False):
+        config, params = dataclasses.replace(config, embedding_delta=False), dict(params)
+        params[TOKEN] = params[TOKEN] + params.pop(TABLE_DELTA)
     family = choose_family(config, params, specials.get("pad"), objective, task)
     all_specs = specs(config, task)
     family.check_tensors(all_specs, task.name if task else "")
