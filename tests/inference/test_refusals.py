@@ -93,7 +93,7 @@ def test_pairs_are_refused(home, tmp_path, lines, named):
 
 @pytest.mark.parametrize(("name", "options", "named"), [
     ("masked", {"pll": "words"}, "pll is 'words'"), ("masked", {"end_mark": True}, "end_mark"),
-    ("causal", {"pll": "word_l2r"}, "pll")])
+    ("causal", {"pll": "word_l2r"}, "pll"), ("causal", {"pll": "pll"}, "log probability of the sentence")])
 def test_scores_that_a_run_does_not_give_are_refused(home, tmp_path, name, options, named):
     with pytest.raises(UserError, match=named):
         lmrep.evaluate(home / name, pairs=write(tmp_path / "pairs", LINE), **options)

@@ -2,6 +2,7 @@
 rates of the masks, and the scores of a model that was trained with both."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.objectives import causal, masked, masked_next_token
 from lmrep.objectives.base import Carry, EvaluationKeys, Keys
-from lmrep.training.step import evaluation_step
+from lmrep.training.step import evaluation_step, prepare_keys
 from tests.objectives import toys
 from tests.objectives.toys import CLS, MASK, PAD, SEP, VOCABULARY
 from tests.reference import random_params
@@ -139,6 +140,22 @@ def test_z_loss_is_added_in_training_alone():
     jax.tree.map(np.testing.assert_array_equal, first[1], second[1])  # the metrics
 
 
+@pytest.mark.parametrize("built", [
+    lambda z: masked.build(masked.Config(z_loss=z), toys.model(), VOCABULARY),
+    lambda z: causal.build(causal.Config(z_loss=z, head="transform"), toys.model(), VOCABULARY)],
+    ids=["masked", "causal"])
+def test_z_loss_of_other_objectives(built):
+    """It grows with its factor, in training alone, and leaves the cross-entropy as it is."""
+    def total(z, key):
+        each = toys.jitted(built(z))
+        return jax.device_get(each.loss(random_params(each.specs, 3, 0.2), each.prepare(KEYS, BATCH), key, Carry()))
+
+    (plain, metrics), (once, of_once), (twice, _) = (total(z, jax.random.key(0)) for z in (0.0, 0.01, 0.02))
+    assert once - plain > 0.01 and twice - plain == pytest.approx(2 * (once - plain), rel=1e-3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), metrics, of_once)
+    assert total(0.02, None)[0] == total(0.0, None)[0]
+
+
 # Rates
 
 
@@ -187,6 +204,18 @@ def test_fields_of_a_rate_that_do_not_fit_are_refused(module, fields, named):
 def test_static_masks_are_refused():
     with pytest.raises(UserError, match=r"objective\.masking is static"):
         masked_next_token.DEFINITION.check(masked_next_token.Config(masking="static"))
+
+
+def test_a_resumed_run_draws_what_the_step_says():
+    """The prepared batch of a step is a function of the seed and the step, in a program that is compiled anew."""
+    def at(step):
+        built = masked_next_token.build(masked_next_token.Config(share=0.5, **FALLING), toys.model(), VOCABULARY)
+        return jax.device_get(jax.jit(lambda step: built.prepare(prepare_keys(built, BATCH, 3, step), BATCH))(
+            jnp.int32(step)))
+
+    first, again, later = at(4), at(4), at(5)
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert (first["inputs"] != later["inputs"]).any() and (first["is_masked"] != later["is_masked"]).any()
 
 
 # Validation
@@ -245,6 +274,15 @@ def test_a_first_token_is_not_scored():
 def test_a_score_that_was_not_trained_is_none():
     assert [*objective(share=0.0).uses.scorings] == ["log_probability"]
     assert [*objective(share=1.0).uses.scorings] == ["pll", "pll_word_l2r"]
+
+
+def test_a_mask_that_is_the_first_token_is_refused(monkeypatch):
+    capability = masked_next_token.DEFINITION.capabilities[0]
+    monkeypatch.setattr(masked_next_token.prompts, "tokenize_masked", lambda *_: [np.array([MASK, 5])])
+    run = SimpleNamespace(tokenizer=SimpleNamespace(vocabulary=VOCABULARY), model=toys.model(), special_tokens=([], []),
+                          directory="runs/mine")
+    with pytest.raises(UserError, match=r"'\[MASK\] cats' begins with a mask, and runs/mine"):
+        capability.predict(run, ["[MASK] cats"], capability.options(), None)
 
 
 def test_held_out_tokens_are_the_masked_ones():
