@@ -101,6 +101,10 @@ COMMANDS = {
     "prune": Command(
         "remove attention heads of a trained run, which makes it smaller and faster",
         "lmrep prune --workdir=runs/sst2 --output=runs/sst2-pruned --fraction=0.3"),
+    "branch": Command(
+        "continue a run from a checkpoint in a new workdir, under another learning rate",
+        "lmrep branch --workdir=runs/stable --output=runs/decay --step=8000 --config.steps=9000 "
+        "--config.optimizer.schedule.cooldown_steps=1000", CONFIG, computes=False),
     "convert": Command(
         "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base", (), "SOURCE TARGET"),

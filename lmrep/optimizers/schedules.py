@@ -67,6 +67,7 @@ class CooldownConfig(DecayConfig):
                                        at_least=0, at_most=1)
     cooldown: str = setting("linear", "shape of the fall: linear; sqrt, 1 - sqrt(part of the cool-down that is over) "
                             "(Hägele et al., 2024); cosine", choices=("linear", "sqrt", "cosine"))
+    cooldown_steps: int = setting(0, "the steps of the fall, in place of `cooldown_fraction`", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def inverse_sqrt(config: CooldownConfig, peak: float, steps: int, warmup: int) -
 
 def cooled(config: CooldownConfig, rate: optax.Schedule, steps: int) -> optax.Schedule:
     """Multiplies a rate by a factor that falls from 1 to `final` in the cool-down, the last of `steps`."""
-    fall = config.cooldown_fraction * steps
+    fall = config.cooldown_steps or config.cooldown_fraction * steps
     if not fall:
         return rate
 
