@@ -8,7 +8,8 @@ has no numbers.
 
 The miniature is the network of `quickstart.py` with four layers of four heads. It removes 3, 6 and 12 of the 16. The
 measure is the masked loss on held-out text, where lower is better; the margin of "loses little" is 0.05 nats. Sixteen
-heads leave little to spare: BERT-base has 144. At the other scales it is the accuracy on MNLI, with a margin of one point.
+heads leave little to spare: BERT-base has 144. At the other scales it is the accuracy on MNLI, with a margin of one
+point.
 
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=...
 At the other scales, the folder MNLI of GLUE too, or --config.network.data.train=FILE and so on.
