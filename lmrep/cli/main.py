@@ -70,6 +70,9 @@ COMMANDS = {
     "predict": Command(
         "label texts, fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."', words="[TEXT ...]"),
+    "surprisal": Command(
+        "write how unexpected each word of a text is, in bits",
+        "lmrep surprisal --workdir=runs/gpt2 --input=sentences.txt --output=surprisal.csv"),
     "pages": Command(
         "list the config files that come with lmrep, or copy one",
         "lmrep pages bert.py --copy", (), "[FILE ...]", computes=False),

@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from lmrep.inference.run import Run
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.models.base import Context
 from lmrep.objectives.base import Objective
-from lmrep.objectives.scoring import Scoring
+from lmrep.objectives.scoring import Scoring, Views
 
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
 ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied
@@ -179,9 +179,8 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
     Raises:
       UserError: it has no token, more than the model takes, or is not Unicode.
     """
-    collapsed = text if run.converted or keeps_whitespace(run.experiment.tokenizer) else " ".join(text.split())
     try:
-        encoding = run.tokenizer.encode(collapsed)
+        encoding = run.tokenizer.encode(as_in_training(run, text))
     except TypeError:
         raise UserError(f"{where}: {text[:60]!r} is not Unicode text; correct it") from None
     before, after = around_document(run, end_mark)
@@ -193,6 +192,11 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
                         f"{run.model.max_length:,} at most: shorten it")
     words = [-1 if word is None else word for word in encoding.words]
     return Text(ids, np.array([-1] * len(before) + words + [-1] * len(after), np.int32))
+
+
+def as_in_training(run: Run, text: str) -> str:
+    """Returns a text with white space as in the run's training text: as it is, or each run of it as one space."""
+    return text if run.converted or keeps_whitespace(run.experiment.tokenizer) else " ".join(text.split())
 
 
 def around_document(run: Run, end_mark: bool = False) -> tuple[list[int], list[int]]:
@@ -213,8 +217,12 @@ def _log_unknown(run: Run, texts: Iterable[Text]) -> None:
                  run.tokenizer.tokens[words.unknown])
 
 
-def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) -> Scores:
-    """Scores texts, and logs progress. A batch has about `tokens` tokens; 0: a number that suits the backend."""
+def score(
+    run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0,
+    each: Callable[[Views, np.ndarray], None] = lambda views, values: None,
+) -> Scores:
+    """Scores texts, and logs progress. A batch has about `tokens` tokens; 0: a number that suits the backend. `each` is
+    as in `score_texts`."""
     mesh = make_mesh(data=jax.device_count())
     tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     log_probabilities = jax.jit(scoring.log_probabilities)
@@ -233,7 +241,7 @@ def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) ->
     with use_mesh(mesh), jax.default_matmul_precision("float32"):
         return score_texts(compute, texts, scoring, pad=run.tokenizer.vocabulary.specials.get("pad", 0),
                              tokens=tokens, multiple=mesh.size, max_padding=MAX_PADDING.get(
-                               jax.default_backend(), MAX_PADDING_ELSEWHERE), report=report)
+                               jax.default_backend(), MAX_PADDING_ELSEWHERE), report=report, each=each)
 
 
 # Accuracies

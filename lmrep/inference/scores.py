@@ -31,6 +31,7 @@ class Scores(NamedTuple):
 def score_texts(
     compute: Callable[[dict[str, np.ndarray]], Array], texts: Sequence[Text], scoring: Scoring, *, pad: int,
     tokens: int, multiple: int = 1, max_padding: int = 0, report: Callable[[int, int], None] = lambda done, total: None,
+    each: Callable[[Views, np.ndarray], None] = lambda views, values: None,
 ) -> Scores:
     """Scores texts, from the shortest to the longest, so that batches need little padding.
 
@@ -41,13 +42,16 @@ def score_texts(
       multiple: the batch size is a multiple of this.
       max_padding: the number of tokens of padding that cost about as much as compiling another shape.
       report: called with (tokens of the views scored so far, tokens of all views).
+      each: called with views and their terms, float64[k, m], 0 where `Views.predicted` is NONE. The views of a text
+        come in their order.
     """
     sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
 
     def add(views: Views, scores: Array) -> None:
         used = views.predicted != NONE
-        values = np.where(used, np.asarray(scores, np.float64)[: len(used)], 0).sum(1)
-        np.add.at(sums, views.text, values)
+        values = np.where(used, np.asarray(scores, np.float64)[: len(used)], 0)
+        each(views, values)
+        np.add.at(sums, views.text, values.sum(1))
         np.add.at(counts, views.text, used.sum(1))
 
     # Texts of one length have the same number of views.
