@@ -180,10 +180,10 @@ PRESETS = {
     "electra_small_plus": _electra(12,   256,  13_483_008,  23_122_875, embedding=128),
     "electra_base":      _electra( 12,   768, 108_891_648, 119_386_427),
     "electra_large":     _electra( 24,  1024, 334_092_288, 354_655_291),
-    # pretraining counts the masked-LM head
-    "deberta_v3_small":   _deberta(6,   768,   141_304_320,   142_024_548),
-    "deberta_v3_base":    _deberta(12,  768,   183_831_552,   184_551_780),
-    "deberta_v3_large":   _deberta(24, 1024,   434_012_160,   435_191_908),
+    # pretraining counts the generator, with half the layers, and its separate table (v3), the masked-LM head (v2)
+    "deberta_v3_small":   _deberta(6,   768,   141_304_320,   262_656_613),
+    "deberta_v3_base":    _deberta(12,  768,   183_831_552,   326_447_461),
+    "deberta_v3_large":   _deberta(24, 1024,   434_012_160,   719_100_005),
     "deberta_v2_xlarge":  _deberta(24, 1536,   884_593_152,   887_085_156, convolution=3),
     "deberta_v2_xxlarge": _deberta(48, 1536, 1_564_549_632, 1_567_041_636, convolution=3),
     "modernbert_base":  _modernbert(22,  768, 1152, 149_014_272, 149_655_232),

@@ -43,6 +43,7 @@ PUBLISHED = {
     "roberta": {"input_dropout": 0.1},
     "electra": {"input_dropout": 0.1, "activation": "gelu"},
     "distilbert": {"activation": "relu", "dropout": 0.2},
+    "deberta": {"activation": "gelu"},
     "modernbert": {"activation": "gelu", "dense": True, "norm": True, "dropout": 0.0},
     "gpt": {"context": "left", "dense": False},
     "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False, "end_of_text": False},

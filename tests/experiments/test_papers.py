@@ -112,6 +112,16 @@ PAPERS = {
                   "tied": "all", "shared_dropout": True}}),
         "size=1_1_base": (524_288, 128, 0.01, 10_000, {
             "model": {"mlp": 2048, "gated": True, "activation": "gelu_tanh"}})},
+    "deberta.py": {
+        "size=base": (500_000, 8192, 6e-4, 10_000, {
+            "length": 512, "optimizer": BERT_ADAM | {"betas": (0.9, 0.98), "bias_correction": True, "clip": 1.0},
+            "objective": DISCRIMINATOR | {"rate": 0.15, "mask": 1.0, "keep": 0.0, "tie": "tokens", "generator": 1.0,
+                                          "generator_layers": 6, "with_replacement": False},
+            "tokenizer": {"vocab_size": 128_100, "lowercase": False},
+            "model": {"layers": 12, "width": 768, "heads": 12, "mlp": 3072, "positions": "disentangled",
+                      "position_buckets": 256, "max_distance": 512, "embedding_delta": True, "convolution": 0}}),
+        "size=large,tie=all": (500_000, 8192, 3e-4, 10_000, {
+            "objective": {"tie": "all", "generator_layers": 12}, "model": {"layers": 24, "embedding_delta": False}})},
     "modernbert.py": {
         "size=base": (364_303, 4608, 8e-4, 636, {
             "length": 1024, "optimizer": {"name": "stable_adamw", "betas": (0.9, 0.98), "eps": 1e-6,
