@@ -62,6 +62,7 @@ setup(
         "tensorboardX>=2.6",
         "rich>=14",
         "jinja2>=3.1",
+        "shtab>=1.13",
         "numpy>=2",
         "scipy>=1.13",
         "scikit-learn>=1.5",

@@ -129,7 +129,7 @@ COMMANDS = {
     "docs": Command(
         "show the documentation in a browser, without a network", "lmrep docs sweeps", (), "[PAGE]", computes=False),
     "completion": Command(
-        "print a completion script for bash, zsh or fish",
+        "print a completion script for bash, zsh, tcsh, fish or powershell",
         'eval "$(lmrep completion bash)"', (), "SHELL", computes=False),
 }
 
