@@ -10,6 +10,7 @@ import re
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 
+FISH = "(__fish_complete_path (commandline -ct))"
 # In bash, --flag=value is three words.
 BASH = """
 _lmrep() {
@@ -34,6 +35,8 @@ def run(arguments: Arguments) -> None:
     script = shtab.complete(parser(), arguments.words[0])
     if arguments.words[0] == "zsh":  # where an option takes --flag=value if it says so
         script = re.sub(r'^( *"--[\w.]+)(\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
+    elif arguments.words[0] == "fish":  # whose own completion of files knows --flag=value
+        script = script.replace(f'-xka "{FISH}"', "-rF")
     print(script + BASH * (arguments.words[0] == "bash"))
 
 

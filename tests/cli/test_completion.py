@@ -56,7 +56,8 @@ def test_other_shells_accept_the_script(scripts, shell):
     assert not result.returncode and not result.stderr, result.stderr
 
 
-def test_zsh_takes_values_after_an_equals_sign(scripts):
+def test_other_shells_take_values_after_an_equals_sign(scripts):
+    assert " -rF " in scripts["fish"] and "commandline -ct" not in scripts["fish"]
     assert '"--workdir=[' in scripts["zsh"] and '"--config.steps=[' in scripts["zsh"] and '"--list[' in scripts["zsh"]
 
 
