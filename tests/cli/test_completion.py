@@ -57,7 +57,7 @@ def test_other_shells_accept_the_script(scripts, shell):
 
 
 def test_other_shells_take_values_after_an_equals_sign(scripts):
-    assert " -rF " in scripts["fish"] and "_path (commandline -ct)" not in scripts["fish"]
+    assert " -rF " in scripts["fish"] and '-xka "(__fish' not in scripts["fish"]
     assert '"--workdir=[' in scripts["zsh"] and '"--config.steps=[' in scripts["zsh"] and '"--list[' in scripts["zsh"]
 
 
