@@ -66,7 +66,8 @@ def get_config(argument=""):
         config.optimizer.update({"learning_rate": rate, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 1e-5 / rate})
         config.optimizer.schedule.update({"name": "warmup_stable_decay", "cooldown": "sqrt",
                                           "cooldown_fraction": 1.0 if chosen.phase == "decay" else 0.0})
-    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": warmup / tokens})
+    config.optimizer.schedule.update({
+        "warmup": round(warmup * BILLION / (config.batch_size * config.length)), "warmup_fraction": 0.0})
     finish(config, chosen)
     if chosen.size == "tiny" and chosen.optimizer == "stable_adamw":  # which ends with this phase
         config.optimizer.schedule.cooldown_fraction = 0.1
