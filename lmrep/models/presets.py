@@ -76,6 +76,16 @@ def _modernbert(layers: int, width: int, mlp: int, encoder: int, pretraining: in
     return Preset(config, encoder, pretraining, "modernbert", "byte_level_bpe", False)
 
 
+def _neobert(layers: int, width: int, mlp: int, encoder: int, pretraining: int) -> Preset:
+    """Le Breton et al. (2025): rotary positions, RMS norm, SwiGLU and no biases, and an output table of its own. The
+    released code draws initial weights between -0.02 and 0.02, evenly; here, normally with the same deviation."""
+    config = Config(
+        layers=layers, width=width, heads=width // 64, mlp=mlp, max_length=4096, positions="rotary", token_types=0,
+        embedding_norm=False, norm="pre", norm_kind="rms", norm_eps=1e-5, bias=False, gated=True, activation="silu",
+        tied=False, dropout=0.0, attention_dropout=0.0, init="normal", init_stddev=0.0115)
+    return Preset(config, encoder, pretraining, "neobert", "wordpiece", True)
+
+
 def _deberta(layers: int, width: int, encoder: int, pretraining: int, convolution: int = 0) -> Preset:
     """He et al. (2021, 2023): relative positions in 256 buckets to each side, apart from content; no others."""
     config = Config(
@@ -188,6 +198,7 @@ PRESETS = {
     "deberta_v2_xxlarge": _deberta(48, 1536, 1_564_549_632, 1_567_041_636, convolution=3),
     "modernbert_base":  _modernbert(22,  768, 1152, 149_014_272, 149_655_232),
     "modernbert_large": _modernbert(28, 1024, 2624, 394_781_696, 395_881_664),
+    "neobert":              _neobert(28, 768, 2048, 221_665_536, 245_727_546),
     #                          cell  width  highways
     "elmo_small":        _elmo(  1024,  128,   1,  13_593_312, 115_951_071),
     "elmo_medium":       _elmo(  2048,  256,   1,  28_027_744, 231_949_791),

@@ -133,6 +133,14 @@ PAPERS = {
             "length": 8192, "optimizer": {"schedule": {"cooldown": "sqrt", "cooldown_fraction": 1.0}},
             "model": {"rotary_base": 160_000.0}}),
         "size=large": (340_647, 4928, 5e-4, 396, {"model": {"layers": 28, "width": 1024}})},
+    "neobert.py": {
+        "size=base": (1_000_000, 2048, 1e-4, 2000, {
+            "length": 1024, "optimizer": {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01,
+                                          "clip": 1.0, "schedule": {"name": "cosine", "final": 0.1}},
+            "objective": {"rate": 0.2, "mask": 1.0, "random": 0.0, "keep": 0.0},
+            "tokenizer": {"name": "wordpiece", "vocab_size": 30522, "lowercase": True},
+            "model": {"layers": 28, "width": 768, "mlp": 2048, "norm_kind": "rms", "dropout": 0.0, "tied": False}}),
+        "size=base,phase=extension": (50_000, 512, 1e-4, 2000, {"length": 4096})},
     "gptbert.py": {
         "": (7812, 32_768, 1.41e-2, 125, {
             "length": 128, "optimizer": {"name": "lamb", "betas": (0.9, 0.98), "eps": 1e-8, "bias_correction": True,

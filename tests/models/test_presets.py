@@ -116,7 +116,7 @@ def shape(c):
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
         DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(AWD_LSTM) | set(TRANSFORMER) | set(T5) | set(
-            T5_1_1) | set(MODERNBERT) | set(DEBERTA) | {"cove"}
+            T5_1_1) | set(MODERNBERT) | set(DEBERTA) | {"neobert", "cove"}
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -124,7 +124,7 @@ def test_every_preset_names_its_network_and_tokenizer():
         assert isinstance(preset.config, MODELS[preset.model].config)
         assert name.startswith(preset.family)
         assert preset.tokenizer in TOKENIZERS
-        lowercase = ("bert", "albert", "electra", "gpt", "distilbert")
+        lowercase = ("bert", "albert", "electra", "gpt", "distilbert", "neobert")
         assert preset.lowercase == (preset.family in lowercase and "cased" not in name)
 
 
@@ -205,6 +205,16 @@ def test_deberta(name):
             replaced_token.Config(generator=1.0, generator_layers=config.layers // 2, tie="tokens"),
             transformer.build(replace(config, embedding_delta=True)), vocabulary).specs)
     assert (encoder, pretraining) == (both, full)
+
+
+def test_neobert():
+    """The released code's base model has as many parameters; its masked-LM head has no transform."""
+    config, encoder, pretraining, *_ = PRESETS["neobert"]
+    assert shape(config) == (28, 768, 12, 2048, 30522)
+    layer = 4 * 768**2 + 3 * 768 * 2048 + 2 * 768
+    assert encoder == 30522 * 768 + 28 * layer + 768
+    assert P.count(transformer.build(config).specs) == encoder
+    assert pretraining - encoder == 768 * 768 + 768 + 30522 * 768 + 30522  # transform, norm, table and bias
 
 
 @pytest.mark.parametrize("name", ALBERT)
