@@ -48,7 +48,7 @@ class Config(networks.TaskConfig):
                        "first, with a classifier of no answer (XLNet)", choices=("independent", "conditioned"))
     dense: bool = setting(False, "a dense layer before the output layer; of published networks, ModernBERT's alone has "
                           "one")
-    activation: str = setting("gelu", "of the dense layer", choices=tuple(heads.ACTIVATIONS))
+    activation: str = setting("tanh", "of the dense layer", choices=tuple(heads.ACTIVATIONS))
     norm: bool = setting(False, "a norm after the dense layer, both of the network's kind, as in ModernBERT")
     beams: int = setting(5, "end conditioned: starts of each window of which ends are scored", at_least=1)
     unanswerable: bool = setting(False, "whether questions may have no answer, as in SQuAD 2.0")
