@@ -162,7 +162,7 @@ def overrides_by_run(
 ) -> dict[str, str]:
     """Returns {NAME.FIELD: value}, in which a field without the name of a run is a field of every run whose config has
     it, or of all runs if none has. Raises UserError for a seed."""
-    fields, runs = {}, claim.runs
+    fields, runs, chain = {}, claim.runs, None
     for path, value in overrides.items():
         name, _, rest = path.partition(".")
         if path == "seed" or (name in runs and rest == "seed"):
@@ -171,7 +171,8 @@ def overrides_by_run(
         if name in runs:
             fields[path] = value
             continue
-        having = [run.name for run in chains.resolve(runs, {}, directory, file) if _has(run.experiment, path)]
+        chain = chain or chains.resolve(runs, {}, directory, file)
+        having = [run.name for run in chain if _has(run.experiment, path)]
         fields |= {f"{run}.{path}": value for run in having or runs}
     return fields
 

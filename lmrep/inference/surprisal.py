@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmrep.core.errors import UserError
 from lmrep.inference import pairs
 from lmrep.inference.run import Run
 from lmrep.inference.scores import NONE
@@ -36,9 +37,14 @@ def surprisals(run: Run, texts: Sequence[str], pll: str = "", places: Sequence[s
       places: file and line of each text, for messages.
 
     Raises:
-      UserError: the objective has no such scoring; a text is too long or has no token.
+      UserError: the objective has no such scoring, or one that is no probability of each token in turn; the model reads
+        from right to left; a text is too long or has no token.
     """
     scoring = pairs.in_float32(run).uses.scorings[pairs.scoring_name(run, pll)]
+    if not scoring.by_token or run.tokenizer.backward:
+        score = "it reads from right to left" if run.tokenizer.backward else f"its score is the {scoring.summary}"
+        raise UserError(f"{run.directory} gives words no surprisal: {score}. Give a model that predicts from left to "
+                        "right, or a masked one")
     tokenized = [pairs.tokenize(run, text, place) for text, place in zip(
         texts, places or [f"text {number}" for number in range(len(texts))], strict=True)]
     terms: list[list[float]] = [[] for _ in texts]

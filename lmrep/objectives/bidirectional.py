@@ -79,7 +79,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
             scorings={"log_probability": Scoring(
                 summary + (" plus from right to left" if len(names) > 1 else ""),
                 views if len(names) > 1 else scoring.next_token_views, partial(log_probabilities, model=model),
-                ("bidirectional",))},
+                ("bidirectional",), by_token=False)},
             describe=partial(describe, marks=marks, model=model),
             networks=(NetworkUse(model.sizes),)),
     )

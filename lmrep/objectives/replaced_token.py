@@ -87,7 +87,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         uses=Uses(
             scorings={"original_log_probability": Scoring(
                 "sum of the log probabilities that each token is original; lmrep's own score, not a published one",
-                scoring.token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
+                scoring.token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant],
+                by_token=False)},
             held_out=masking.held_out,
             replaced=partial(replace_tokens, c=c, generator=generator),
             describe=masking.describe,

@@ -32,6 +32,7 @@ class Scoring(NamedTuple):
     log_probabilities: Callable[[Tree, dict[str, Array]], Array]
     # the names of the heads that it needs, under `objective/`; a converted checkpoint may lack them
     heads: tuple[str, ...] = ()
+    by_token: bool = True  # whether the terms are those of the tokens of a text, each once and in order
 
 
 def pseudo_log_likelihoods(

@@ -6,6 +6,7 @@ import math
 import pytest
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.inference import pairs
 from lmrep.inference.surprisal import surprisals
 from tests import given, runs, small
@@ -60,6 +61,18 @@ def test_the_table(home):
         [word.surprisal for found in words for word in found], abs=1e-6)
     printed = small.command("surprisal", f"--workdir={home}/masked", f"--input={home}/texts.txt").out
     assert printed.splitlines()[0] == "line,number,word,tokens,surprisal" and len(printed.splitlines()) == 7
+
+
+def test_other_scores_are_refused(home):
+    """ELECTRA's is the probability that tokens are original."""
+    electra = given.workdir(home / "electra", "replaced_token", layers=1,
+                            params=lambda specs, tokenizer: random_params(specs, stddev=0.1))
+    with pytest.raises(UserError, match="gives words no surprisal: its score is the sum of the log probabilities that"):
+        surprisals(lmrep.load(electra), SENTENCES)
+    run = lmrep.load(home / "causal")
+    run.tokenizer.backward = True
+    with pytest.raises(UserError, match="it reads from right to left"):
+        surprisals(run, SENTENCES)
 
 
 @pytest.mark.parametrize(("flags", "message"), [

@@ -312,6 +312,12 @@ def test_untied_output_layer_is_read_where_the_config_says_so(name, tmp_path):
         read(rewrite(copy(name, tmp_path / "tied"), untied))
 
 
+def test_modernbert_names_the_ids_of_all_its_special_tokens():
+    """Its class has defaults for them, which a smaller vocabulary lacks."""
+    keys = FAMILIES["modernbert"].config_json(PRESETS["modernbert_base"].config, {"pad": 0, "cls": 2, "sep": 3})
+    assert [keys[f"{role}_token_id"] for role in ("pad", "cls", "sep", "bos", "eos")] == [0, 2, 3, 2, 3]
+
+
 def test_the_nearest_of_an_unknown_family_is_one_that_is_read():
     assert not NEAREST.keys() & FAMILIES.keys() and {family for family, _ in NEAREST.values()} <= {"", *FAMILIES}
 

@@ -32,6 +32,7 @@ class Specials(NamedTuple):
     pads_left: bool = False  # whether padding precedes the tokens
     shifts_positions: bool = False  # whether position 0 is row pad + 1 of the position table
     writes_ends: bool = True  # whether config.json has bos_token_id and eos_token_id
+    writes_cls: bool = False  # whether it has cls_token_id and sep_token_id beside them
 
 
 class Pretraining(NamedTuple):
@@ -248,6 +249,8 @@ class Family:
                 "eos_token_id": specials.get("eos", specials.get("sep"))}
         with faults_of(self.described, self._source):
             keys = self.config_to(config)
+        if self.specials.writes_cls:
+            ends |= {f"{role}_token_id": specials.get(role) for role in ("cls", "sep")}
         return {"model_type": self.model_type, **keys,
                 "pad_token_id": specials.get("pad", self.specials.pad), **(ends if self.specials.writes_ends else {}),
                 "dtype": "float32"}

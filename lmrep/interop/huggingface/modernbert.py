@@ -112,5 +112,5 @@ FAMILY = Family(
            task_class("TokenClassification", "tagging"),
            task_class("QuestionAnswering", "span_extraction", dropout_keys=()),
            task_class("MultipleChoice", "multiple_choice", pooling=POOLING)),
-    specials=Specials(pad=50283), pretraining=Pretraining(
+    specials=Specials(pad=50283, writes_cls=True), pretraining=Pretraining(
         fields={"rate": 0.3}, optimizer="stable_adamw", preset="modernbert"))
