@@ -6,7 +6,8 @@ The paper adds the vectors of frozen language models to a tagger of names. F1 on
 91.93 with the best ones; a backward model beside the forward one is worth 0.2.
 
 The miniature is `elmo.py:size=tiny` in one direction and in both, and the tagger of `taglm.py`. The names are those of
-WNUT-17.
+WNUT-17. After its four epochs the tagger finds hardly a name (F1 of 0.9 % without a model, 0 % with the forward one,
+one seed): this miniature is too short to tell.
 
 Data: the documentation that comes with Python, and the files of WNUT-17 (Derczynski et al., 2017) in the folder wnut17
 in the current directory, wnut17train.conll and emerging.dev.conll, or --config.NAME.data.train=FILE and
