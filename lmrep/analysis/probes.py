@@ -4,19 +4,24 @@ Bengio, 2016; Tenney et al., 2019; for ELMo, Peters et al., 2018, section 5.3).
 The network is not changed. Its vectors are computed once for all layers, and the classifiers of all layers are trained
 together. Where the same classifiers on a network of random parameters come close, the figure says little about what the
 network has learned (Zhang and Bowman, 2018).
+
+With the data of regression, nothing is trained: cosines of sentence vectors are compared with the labels
+(`lmrep.analysis.similarity`). Of dependency trees, distances are predicted (`lmrep.analysis.structural_probe`).
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from lmrep.analysis import similarity, structural_probe
+from lmrep.analysis.layer_vectors import Vectors, normalization, vectors
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Measured
 from lmrep.config.record import convert
@@ -33,17 +38,17 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
 from lmrep.experiment.task_data import tokenize_records
-from lmrep.inference import evaluate_task
 from lmrep.inference.evaluate_task import finite_or_text, intervals
 from lmrep.interop import checkpoint_config, init_from
-from lmrep.models.base import Context, Model, model_inputs
-from lmrep.models.layer_choice import outputs
-from lmrep.tasks import TASKS, heads, words
+from lmrep.metrics import Metric
+from lmrep.models.base import Model
+from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs
 
 FILE = "probes.json"  # of the workdir
 BATCH, EPOCHS, STEPS, RATE = 512, 20, 1000, 3e-3  # of the classifiers' training; at least so many steps
-EPS = 1e-6  # of a standard deviation
+
+SHOWN = {"regression": similarity.SHOWN, structural_probe.NAME: structural_probe.SHOWN}
 
 log = logging.getLogger(__name__)
 
@@ -81,37 +86,42 @@ class ProbesFile(TypedDict):
     probes: list[Any]
 
 
-class Vectors(NamedTuple):
-    """The vectors and labels of a split, which classifiers are trained or evaluated on."""
-
-    x: np.ndarray  # float32 [k, m, d], k layers and m words or texts; vectors of narrower layers end with zeros
-    y: np.ndarray  # int32 [m], labels
-    unit: np.ndarray  # int64 [m], the unit of each word or text
-    position: np.ndarray  # int64 [m], the token of the unit; 0 for texts
-
-
 def probe(
     config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False, step: int | None = None,
+    trees: bool = False,
 ) -> dict[str, Any]:
-    """Trains a classifier on each layer of a network.
+    """Trains a classifier on each layer of a network, or compares similarities of sentences in each layer.
 
     Args:
-      config: an experiment config of tagging or classification. Network and tokenizer are taken from `source`.
+      config: an experiment config of tagging or classification, or of regression on pairs of sentences. Network and
+        tokenizer are taken from `source`.
       source: a workdir or a published directory.
-      examples: number of training examples, evenly spaced; 0: all.
+      examples: number of training examples, evenly spaced; 0: all. Similarities take none.
       untrained: also probe a network with the same config and random parameters.
       step: of the checkpoint of the run; None for the default one.
+      trees: train structural probes on the dependency trees of the config's CoNLL-U files, in place of classifiers.
 
     Returns:
       The fields of `ProbeRecord`. `layers` and, if measured, `untrained` have `metrics` and `intervals` (bootstrap
       95 %) for each layer, the embeddings first.
 
     Raises:
-      UserError: the task is neither tagging nor classification, or has no validation data; the checkpoint is
-        incomplete or of another network.
+      UserError: the task is another one, or has no validation data; the checkpoint is incomplete or of another
+        network.
     """
     experiment, checkpoint = _load_source(config, source, step)
-    prepared = build.prepare_data(experiment, Path())  # nothing is stored
+    if trees and experiment.objective["name"] != "tagging":
+        raise UserError("--trees needs a config file of tagging with CoNLL-U files: "
+                        "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
+    kind = structural_probe.NAME if trees else experiment.objective["name"]
+    names = ("validation",) if kind == "regression" else ("train", "validation")
+    if examples and "train" not in names:
+        raise UserError(f"--examples is {examples}, the number of training examples, and similarities are computed "
+                        "without training; leave it out")
+    prepare, measure = {"regression": (similarity.prepare, similarity.measure),
+                        structural_probe.NAME: (structural_probe.prepare, structural_probe.measure)}.get(
+                            kind, (lambda experiment: build.prepare_data(experiment, Path()), _probe_layers))
+    prepared = prepare(experiment)  # nothing is stored
     experiment = prepared.experiment
     model = experiments.build_model(experiment, prepared.tokenizer.size)
     specs = {"encoder": model.specs}
@@ -119,17 +129,17 @@ def probe(
     init_from.check_network(experiments.model_config(experiment.model), checkpoint)
     if match.missing:
         raise UserError(f"{checkpoint.name} lacks {', '.join(match.missing[:4])}; give a complete checkpoint")
-    splits = {split: _examples(prepared, model, split, examples) for split in ("train", "validation")}
+    splits = {split: _examples(prepared, model, split, examples) for split in names}
     random = P.init(specs, jax.random.key(experiment.seed))
     trained = P.map_paths(lambda path, _: jnp.asarray(match.values[path]), random)
-    results = {"layers": _probe_layers(experiment, model, trained["encoder"], splits)}
+    results = {"layers": measure(experiment, model, trained["encoder"], splits)}
     if untrained:
-        results["untrained"] = _probe_layers(experiment, model, random["encoder"], splits)
-    task = experiments.resolve_stages(experiment)[0]
-    return {"name": experiment.name, "task": task.objective_name, "source": checkpoint.name,
-            "best": experiment.checkpoint.best, "data": {split: getattr(experiment.data, split) for split in splits},
-            "examples": {split: len(labelled) for split, (labelled, _) in splits.items()}, "seed": experiment.seed,
-            **({} if checkpoint.step is None else {"step": checkpoint.step}), **results}
+        results["untrained"] = measure(experiment, model, random["encoder"], splits)
+    return {"name": experiment.name, "task": kind, "source": checkpoint.name,
+            "best": "uuas" if trees else experiment.checkpoint.best,
+            "data": {split: getattr(experiment.data, split) for split in splits},
+            "examples": {"train": 0, **{split: len(labelled) for split, (labelled, _) in splits.items()}},
+            "seed": experiment.seed, **({} if checkpoint.step is None else {"step": checkpoint.step}), **results}
 
 
 def _load_source(
@@ -140,9 +150,9 @@ def _load_source(
     if config.objective.name not in TASKS:
         raise UserError("probing needs the config of a task, which names labelled examples: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
-    if config.objective.name not in ("tagging", "classification"):
-        raise UserError(f"the task is {config.objective.name}; probes are classifiers: give a config file of tagging "
-                        "or classification")
+    if config.objective.name not in ("tagging", "classification", "regression"):
+        raise UserError(f"the task is {config.objective.name}; give a config file of tagging or classification, for "
+                        "classifiers, or of regression, for similarities of sentences")
     config = resolve.with_checkpoint(config, checkpoint_config.facts(source, config.objective.name), new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
@@ -193,39 +203,6 @@ def _outputs(vectors: Vectors, log_probabilities: np.ndarray, examples: Examples
     return {"log_probabilities": np.split(tokens, units.offsets[1:-1])}
 
 
-def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
-    """Computes the vectors of all layers for the labelled words or texts.
-
-    Args:
-      params: of the encoder.
-      c: the task's config. A word has the vector of its first or last token or their mean (`pieces`), a text the
-        vector at the position of the task's head (`heads.positions`).
-      examples: the examples of a split, not packed.
-    """
-    tagging = "tag" in examples.units.columns
-
-    @jax.jit
-    def encode(params: Tree, batch: dict[str, Array]) -> Array:
-        inputs = model_inputs(model, batch, conditions_on=Context(c.context))
-        layers = outputs(model.encode(params, inputs, layers=True))
-        width = max(x.shape[-1] for x in layers)
-        if tagging and c.pieces == "mean":
-            layers = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in layers]
-        if not tagging:
-            at = heads.positions(batch, model, c)
-            layers = [jnp.take_along_axis(x, at[..., None], axis=1) for x in layers]
-        return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in layers])
-
-    parts = []
-    for batch in evaluate_task.batches(examples):
-        labels = batch["tag" if tagging else "label"]
-        row, column = np.nonzero(labels >= 0)
-        x = np.asarray(encode(params, batch))[:, row, column]
-        parts.append((x, labels[row, column], batch["unit"][row, 0], column - tagging * batch["first"][row, 0]))
-    x, *columns = zip(*parts, strict=True)
-    return Vectors(np.concatenate(x, 1), *map(np.concatenate, columns))
-
-
 def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
     """Trains a softmax classifier on each layer with Adam.
 
@@ -241,8 +218,7 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
       The function x float32 [k, n, d] -> log-probabilities float32 [k, n, classes].
     """
     k, m, d = x.shape
-    mean, scale = x.mean(1, keepdims=True), 1 / np.maximum(x.std(1, keepdims=True), EPS)
-    scale = np.where(scale >= 1 / EPS, 0, scale).astype(np.float32)  # a constant dimension says nothing
+    mean, scale = normalization(x)
     batch_size = min(BATCH, m)
     epochs = max(EPOCHS, -(-STEPS // (m // batch_size)))
     steps = epochs * (m // batch_size)
@@ -276,44 +252,60 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
 # Tables
 
 
+def shown(result: ProbeRecord) -> Mapping[str, Metric]:
+    """Returns the metrics that are shown of a result, by name: the one that selects checkpoints, or both of
+    similarities and of trees. {} for a task or a metric that there is not."""
+    if result["task"] in SHOWN:
+        return SHOWN[result["task"]]
+    known, name = TASKS[result["task"]].objective.metrics if result["task"] in TASKS else {}, result["best"]
+    return {name: known[name]} if name in known else {}
+
+
+def method(result: ProbeRecord) -> str:
+    """Names what was measured on the layers."""
+    names = {"regression": "cosine similarities", structural_probe.NAME: "structural probes"}
+    return names.get(result["task"], "linear classifiers")
+
+
 def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
-    """Returns (headings, rows of cells): for each layer the metric that selects checkpoints, its interval and, where it
-    was measured, the score of an untrained network."""
-    task, name = TASKS[result["task"]], result["best"]
-    metric = task.objective.metrics[name]
-    columns = {metric.title: result["layers"]}
-    if result.get("untrained"):
-        columns["untrained network"] = result["untrained"]
-    head = ["layer", *columns]
-    if len(columns) > 1:
-        head.append("difference")
-    rows = []
-    for layer, entries in enumerate(zip(*columns.values(), strict=True)):
-        values = [float(entry["metrics"][name]) for entry in entries]
-        cells = []
-        for value, entry in zip(values, entries, strict=True):
-            ends = [format(float(end), metric.format) for end in entry["intervals"].get(name) or ()]
-            cells.append(format(value, metric.format) + (f" ({' to '.join(ends)})" if ends else ""))
-        if len(values) > 1:
-            cells.append(f"{values[0] - values[1]:+{metric.format}}")
-        rows.append([f"{layer} (embeddings)" if not layer else str(layer), *cells])
+    """Returns (headings, rows of cells): for each layer the metrics of `shown`, their intervals and, where they were
+    measured, the scores of an untrained network."""
+    head = ["layer"]
+    rows = [[f"{layer} (embeddings)" if not layer else str(layer)] for layer in range(len(result["layers"]))]
+    measured = [result["layers"], *([result["untrained"]] if result.get("untrained") else [])]
+    for name, metric in shown(result).items():
+        head += [metric.title, "untrained network", "difference"] if len(measured) > 1 else [metric.title]
+        for row, entries in zip(rows, zip(*measured, strict=True), strict=True):
+            values = [float(entry["metrics"][name]) for entry in entries]
+            for value, entry in zip(values, entries, strict=True):
+                ends = [format(float(end), metric.format) for end in entry["intervals"].get(name) or ()]
+                row.append(format(value, metric.format) + (f" ({' to '.join(ends)})" if ends else ""))
+            if len(values) > 1:
+                row.append(f"{values[0] - values[1]:+{metric.format}}")
     return head, rows
 
 
 def describe(result: ProbeRecord) -> str:
-    """Describes in a sentence what was probed, with the score of the most frequent class."""
-    metrics, name = result["layers"][0]["metrics"], TASKS[result["task"]].objective.metrics[result["best"]].baseline
+    """Describes in a sentence what was measured; of classifiers, with the score of the most frequent class."""
+    sizes, network = result["examples"], f"{result['source']}, {result['name']}"
+    if result["task"] == "regression":
+        return (f"Cosine similarities of sentence vectors (the mean over all tokens, special ones included) in the "
+                f"layers of {network}, computed without training: correlations with the labels of "
+                f"{sizes['validation']:,} pairs, with bootstrap 95 % intervals")
+    trained = f"{sizes['train']:,} training and {sizes['validation']:,} validation examples"
+    if result["task"] == structural_probe.NAME:
+        return (f"Structural probes on the layers of {network}: {trained}, with bootstrap 95 % intervals; UUAS without "
+                f"punctuation, DSpr. of sentences of {structural_probe.SHORTEST} to {structural_probe.LONGEST} words")
+    metrics, name = result["layers"][0]["metrics"], shown(result)[result["best"]].baseline
     baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
-    return (f"Linear classifiers on the layers of {result['source']}, {result['name']}: "
-            f"{result['examples']['train']:,} training and {result['examples']['validation']:,} validation examples, "
-            f"with bootstrap 95 % intervals{baseline}")
+    return f"Linear classifiers on the layers of {network}: {trained}, with bootstrap 95 % intervals{baseline}"
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:
-    """Adds a result to a JSON file. It replaces an earlier one of the same name and checkpoint; damaged results stay.
+    """Adds a result to a JSON file. It replaces an earlier one of the same task and checkpoint; damaged results stay.
     Raises UserError if the file itself is damaged."""
     def is_replaced(other: Any) -> bool:
-        return isinstance(other, dict) and all(other.get(name) == result[name] for name in ("name", "source"))
+        return isinstance(other, dict) and all(other.get(name) == result[name] for name in ("name", "task", "source"))
 
     write_json(path, {"probes": [*(other for other in stored(path) if not is_replaced(other)), result]})
 
@@ -341,10 +333,10 @@ def read(path: Path, notes: list[str] | None = None) -> list[ProbeRecord]:
 
 def _mismatch(result: ProbeRecord) -> str:
     """Says what was expected where the fields of a record do not match each other; "" where they do."""
-    if result["task"] not in TASKS or result["best"] not in TASKS[result["task"]].objective.metrics:
+    if result["best"] not in shown(result):
         return "a task and one of its metrics as 'best'"
     layers, untrained = result["layers"], result.get("untrained", [])
     if not layers or len(untrained) not in (0, len(layers)):
         return "layers, and as many of the untrained network"
-    return "" if all(result["best"] in layer["metrics"] for layer in (*layers, *untrained)) else (
-        f"{result['best']} for every layer")
+    lacking = [name for name in shown(result) if not all(name in layer["metrics"] for layer in (*layers, *untrained))]
+    return f"{', '.join(lacking)} for every layer" if lacking else ""

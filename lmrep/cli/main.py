@@ -96,7 +96,7 @@ COMMANDS = {
         'lmrep neighbours --workdir=runs/quickstart --input=texts.txt "Return the *value* of the key."',
         words="SENTENCE"),
     "probe": Command(
-        "train a linear classifier on every layer of a network, and compare them",
+        "measure what every layer of a network holds: classifiers, similarities, trees",
         "lmrep probe --workdir=runs/bert --config=experiments/tasks/ud_pos.py:data=UD_English-EWT --untrained", CONFIG),
     "heads": Command(
         "measure which attention heads a trained run needs",

@@ -1,9 +1,19 @@
-"""Trains a linear classifier on every layer of a network, and prints its accuracy by layer with 95 % intervals.
+"""Measures what every layer of a network holds, and prints it by layer with 95 % intervals.
 
---config is a config file of tagging or classification, which says what is predicted from which data; --workdir is a
-run or a published directory, whose network and tokenizer are used. The network's vectors are computed once, and the
-classifiers of all layers are trained together; the network does not change. --untrained probes a network of the same
-config with random parameters too, since much can be read from the words alone.
+--workdir is a run or a published directory, whose network and tokenizer are used; the network does not change. --config
+is the config file of a task, which says what is predicted from which data:
+
+  tagging, classification   trains a linear classifier on every layer, all of them together. The network's vectors are
+                            computed once.
+  regression                trains nothing: compares the cosine similarity of two sentences with their label, on the
+                            validation pairs alone, by Pearson's and Spearman's correlation. The vector of a sentence is
+                            the mean over its tokens, special ones included (tasks/stsb.py).
+
+With --trees and the CoNLL-U files of a treebank (tasks/ud_pos.py), it trains structural probes (Hewitt and Manning,
+2019): linear maps of word vectors, the means over each word's tokens, whose squared distances approximate the distances
+in dependency trees. It prints UUAS, without punctuation, and DSpr.
+
+--untrained probes a network of the same config with random parameters too, since much can be read from the words alone.
 
 --checkpoints=all probes every checkpoint of a run. The network of --untrained, which is the same for all of them, is
 probed once, with the first.
@@ -26,6 +36,7 @@ from lmrep.core.paths import as_path
 
 FLAGS = {
     "examples": Flag(0, "the number of training examples, at equal distances; 0: all", bounds=at_least(0)),
+    "trees": Flag(False, "train structural probes on the dependency trees of CoNLL-U files, in place of classifiers"),
     "untrained": Flag(False, "probe a network with random parameters too"),
     **over_time.FLAGS,
     "output": Flag("", "the JSON file to write (default: probes.json in the workdir)", as_path),
@@ -55,7 +66,7 @@ def run(arguments: Arguments) -> None:
 
     def probe(step: int | None, untrained: bool) -> dict[str, Any]:
         config = dataclasses.replace(arguments, workdir=None).load_config()
-        return probes.probe(config, workdir, flags.examples, untrained, step)
+        return probes.probe(config, workdir, flags.examples, untrained, step, flags.trees)
 
     def store(result: dict[str, Any]) -> None:
         if output:
@@ -64,7 +75,8 @@ def run(arguments: Arguments) -> None:
     def best_by_layer(step: int) -> Measured:
         result = probe(step, flags.untrained and step == steps[0])
         if step == steps[0]:
-            print(f"{probes.table(result)[0][1]} of linear classifiers on every layer:", flush=True)
+            print(f"{probes.shown(result)[result['best']].title} of {probes.method(result)} on every layer:",
+                  flush=True)
         return Measured({f"layer {number}": float(layer["metrics"][result["best"]])
                          for number, layer in enumerate(result["layers"])}, {}, partial(store, result))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep.analysis import probes, report
+from lmrep.analysis import layer_vectors, probes, report
 from lmrep.interop import checkpoint_config
 from tests import runs, small
 from tests.tasks import tiny
@@ -138,7 +138,7 @@ def test_the_vectors_are_those_of_encode(home):
     run = lmrep.load(home / "run")
     c = experiments.resolve_stages(prepared.experiment)[0].objective
     model = experiments.build_model(prepared.experiment, run.tokenizer.size)
-    found = probes.vectors(run.params["encoder"], model, c, prepared.splits["train"])
+    found = layer_vectors.vectors(run.params["encoder"], model, c, prepared.splits["train"])
     words = prepared.records["train"][7].fields["words"]
     [text] = run.encode([" ".join(words)], layers="all")
     own = np.flatnonzero(found.unit == 7)

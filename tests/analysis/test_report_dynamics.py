@@ -79,7 +79,7 @@ def test_runs_share_a_chart_and_a_source_of_a_mixture_is_named():
 
 def test_layers_of_a_probe_are_lines():
     records = [probe(8, 0.5, 0.75), probe(0, 0.5, 0.25), probe(8, 0.9, 0.9, train=10), probe(4, 0.1, name="other")]
-    assert drawn(run(probes=records)) == {"Token accuracy of linear probes; tagging, 60 examples": {
+    assert drawn(run(probes=records)) == {"Token accuracy of linear classifiers; tagging, 60 examples": {
         "embeddings": [(0, 0.5), (8, 0.5)], "layer 1": [(0, 0.25), (8, 0.75)]}}
     shown = dynamics.tables(records)
     assert [(record["step"], [other["step"] for other in earlier]) for record, earlier in shown] == [

@@ -48,8 +48,7 @@ def build(home: Path) -> Path:
         shutil.copy(home / name, home / "conll2003" / name)
     (home / "UD_English-EWT").mkdir()
     for split in ("train", "dev", "test"):
-        lines = ["\n".join(f"{i}\t{word}\t_\t{'VERB' if word == 'visits' else 'PROPN'}\t_\t_\t0\troot\t_\t_"
-                           for i, word in enumerate(words, 1)) for words, _ in tags.sentences(16, len(split))]
+        lines = ["\n".join(tree(words)) for words, _ in tags.sentences(16, len(split))]
         (home / f"UD_English-EWT/en_ewt-ud-{split}.conllu").write_text("\n\n".join(lines) + "\n\n")
     (home / "glove.txt").write_text("".join(
         f"{word} {' '.join(f'{draw.random():.3f}' for _ in range(4))}\n" for word in (*tags.NAMES, *tags.CITIES)))
@@ -62,6 +61,13 @@ def build(home: Path) -> Path:
     answer = small.command("convert", home / "runs/mine", home / "bert-base-uncased", "--to=huggingface")
     assert answer.code == 0, answer
     return home
+
+
+def tree(words: list[str]) -> list[str]:
+    """The lines of a sentence in CoNLL-U, whose words all hang on the first verb."""
+    root, upos = words.index("visits") + 1, {"visits": "VERB", ".": "PUNCT"}
+    return [f"{i}\t{word}\t_\t{upos.get(word, 'PROPN')}\t_\t_\t{0 if i == root else root}\tdep\t_\t_"
+            for i, word in enumerate(words, 1)]
 
 
 def table(path: Path, header: tuple, rows: list[tuple]) -> None:

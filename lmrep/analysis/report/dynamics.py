@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lmrep.analysis import probes
 from lmrep.analysis.probes import ProbeRecord
 from lmrep.analysis.report import metrics
 from lmrep.analysis.report.run_data import RunData
 from lmrep.metrics import COMMON, Metric
-from lmrep.tasks import TASKS
 
 # The fields of a line of eval.jsonl that are its results; all others say what was evaluated, and how.
 RESULTS = ("step", "metrics", "intervals", "summary", "phenomena", "paradigms")
@@ -93,7 +93,7 @@ def _probes(run: RunData) -> Iterator[Chart]:
         if len(newest) < 2:
             continue
         last = newest[max(newest)]
-        metric, lines = TASKS[last["task"]].objective.metrics[last["best"]], []
+        metric, lines = probes.shown(last)[last["best"]], []
         for layer in range(count := len(last["layers"])):
             values = [(step, float(record["layers"][layer]["metrics"][last["best"]]))
                       for step, record in sorted(newest.items()) if layer < len(record["layers"])]
@@ -102,7 +102,7 @@ def _probes(run: RunData) -> Iterator[Chart]:
                               f"color-mix(in srgb, var(--r1) {percent}%, var(--r0))",
                               [point for point in values if math.isfinite(point[1])]))
         examples = last["examples"]["validation"]
-        yield Chart(f"{metric.title} of linear probes; {last['name']}, {examples:,} examples",
+        yield Chart(f"{metric.title} of {probes.method(last)}; {last['name']}, {examples:,} examples",
                     metric.format.endswith("%"), [line for line in lines if line.points])
 
 
