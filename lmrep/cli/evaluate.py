@@ -28,7 +28,14 @@ With --pairs, it prints how often the model gives the acceptable sentence of a m
 paradigm and phenomenon, and the mean over paradigms. The score is the objective's own: the log probability of the
 sentence for a model that predicts from left to right (with --end_mark, of the token that ends a document too, which
 the published figures of GPT-2 leave out: Salazar et al., 2020); the pseudo-log-likelihood (PLL) for one that fills
-masks; for one that detects replaced tokens, the sum of the log probabilities that each token is original."""
+masks; for one that detects replaced tokens, the sum of the log probabilities that each token is original.
+
+With --suite, it scores all files *.jsonl of a directory and its subdirectories, each of which is a task, by the fields
+of their lines, and prints the accuracy of each task with that of chance, and the mean. BLiMP: sentence_good,
+sentence_bad. EWoK: Context1, Context2, Target1, Target2; the targets are compared given Context1. COMPS:
+prefix_acceptable, prefix_unacceptable, property_phrase. Entity tracking: input_prefix, options, of which the first is
+right. WUG: sentences, with a tab between two, and the ratio of people who prefer the first: the rank correlation. Only
+what follows a context is scored, by the score of --pairs, which must then be one of tokens."""
 
 import math
 from collections.abc import Mapping
@@ -46,7 +53,7 @@ FLAGS = {
     "files": Flag("", "a glob of text files (of a task, labelled or unlabelled files, or a split of a TFDS data set, "
                   "as tfds:glue/ax:test) to evaluate on, instead of a split of the run's own data", as_paths),
     "examples": Flag(0, "the number of examples, from the first on (of a task, at equal distances; with --stride, "
-                     "documents; with --pairs, pairs of each paradigm); 0: all"),
+                     "documents; with --pairs, pairs of each paradigm; with --suite, lines of each part); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
     "length": Flag(None, "tokens in an example or, with --stride, in a window; by default the length that the run was "
                    "trained with, or, for windows of a converted checkpoint, the longest that the network takes", int,
@@ -75,8 +82,10 @@ FLAGS = {
                   "where the file's name is not the paradigm, UID and linguistics_term", as_path),
     "end_mark": Flag(False, "with --pairs, whether the token that ends a document, such as GPT-2's <|endoftext|>, is "
                      "scored too, of a model that predicts from left to right"),
-    "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
-                "and Ivanova, 2023); log_probability: from left to right (XLNet, GPT-BERT)"),
+    "suite": Flag("", "a directory of zero-shot tasks, such as those of the BabyLM challenge: JSON Lines in "
+                  "subdirectories, in the forms of BLiMP, EWoK, COMPS, entity tracking and WUG", as_path),
+    "pll": Flag("", "with --pairs or --suite, another score than the default; word_l2r: mask the later tokens of a "
+                "word too (Kauf and Ivanova, 2023); log_probability: from left to right (XLNet, GPT-BERT)"),
     **over_time.FLAGS,
     "data_dir": DATA_DIR,
 }
@@ -87,12 +96,12 @@ def run(arguments: Arguments) -> None:
     workdir = arguments.required_workdir()
 
     from lmrep.core.host import use_devices_per_core
-    from lmrep.inference import pairs
+    from lmrep.inference import pairs, suite
     from lmrep.inference.evaluate import measure
 
     show_messages()
     flags = arguments.flags
-    if flags.pairs:
+    if flags.pairs or flags.suite:
         use_devices_per_core()
 
     def given(*names: str, prefix: str = "") -> dict[str, Any]:
@@ -103,7 +112,7 @@ def run(arguments: Arguments) -> None:
         measure, workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
-        ensemble=flags.ensemble,
+        ensemble=flags.ensemble, suite=flags.suite,
         model=given("memory", "clamp", "same_length"), search=given("beams", "length_penalty", "penalty"),
         pointer=given("window", "weight", "theta", prefix="pointer_"))
     if steps := over_time.checkpoints(arguments, workdir):
@@ -112,6 +121,8 @@ def run(arguments: Arguments) -> None:
     measured = evaluate(step=arguments.step)
     if flags.pairs:
         print(pairs.table(measured.values), flush=True)
+    elif flags.suite:
+        print(suite.table(measured.values), flush=True)
     elif measured.values:  # a task has none for examples without targets
         _print(measured.values, measured.intervals)
     measured.store()

@@ -27,6 +27,7 @@ from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
+from lmrep.inference import suite as suites
 from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, objective_params, with_teachers
 from lmrep.inference.perplexity import perplexity, windows
@@ -48,6 +49,7 @@ def evaluate(
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}), ensemble: str = "",
+    suite: str | os.PathLike = "",
 ) -> dict[str, Any]:
     """Returns the metrics of a run on a split of its corpus, on other files, or on minimal pairs. Writes them to
     eval.json in the workdir, and appends them to eval.jsonl, which keeps every evaluation.
@@ -56,14 +58,16 @@ def evaluate(
     must then have the form of its training files.
 
     With a `stride`, the metrics are the `Perplexity.figures` of the raw documents under a run that predicts from left
-    to right; see `perplexity`. With `pairs`, they are the accuracies that `pairs.evaluate` returns.
+    to right; see `perplexity`. With `pairs`, they are the accuracies that `pairs.evaluate` returns; with a `suite`, the
+    accuracies and correlations of `suite.evaluate`.
 
     Args:
       directory: the workdir.
       split: "train", "validation" or "test"; None for "validation" of a task, and "test" otherwise.
       data_dir: the directory of token stores.
       examples: the number of examples, from the first on; None for all. For a task, they are taken at equal distances;
-        with a stride, it is the number of documents; with pairs, of pairs of each paradigm.
+        with a stride, it is the number of documents; with pairs, of pairs of each paradigm; with a suite, of lines of
+        each subset of a file.
       step: of the checkpoint; None for the default one (`load`).
       files: a glob of text files to use instead of a split. A file is a document; without a stride, the documents of a
         single file are separated by blank lines, or as the run's config says (`data.documents`).
@@ -71,8 +75,9 @@ def evaluate(
       length: tokens in a window, or, without a stride, in an example; None for the length that the run was trained
         with, or, for windows of a converted checkpoint, the longest that its network takes.
       pairs: a directory of minimal pairs, JSON Lines in the form of BLiMP, to use instead of a split.
-      pll: with pairs, how a masked language model scores sentences: "" masks one token at a time, "word_l2r" the later
-        tokens of the same word too; "log_probability" of XLNet's objective predicts from left to right.
+      pll: with pairs or a suite, how a masked language model scores sentences: "" masks one token at a time,
+        "word_l2r" the later tokens of the same word too; "log_probability" of XLNet's objective predicts from left to
+        right.
       batch_size: examples in a batch; None for that of training. Where examples continue each other, the text is split
         into as many parts, each of which starts without a memory.
       model: fields of the network that differ from training (`load`), as `{"memory": 640, "clamp": 400}`.
@@ -84,14 +89,16 @@ def evaluate(
       pointer: fields of the `Pointer` with which a recurrent language model is evaluated too, as `{"window": 2000}`;
         empty for none.
       ensemble: for a task, workdirs of other runs, whose probabilities are averaged with this one's (`load`).
+      suite: a directory of zero-shot tasks, JSON Lines in the forms of `suite.FORMS`, to use instead of a split.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
-        left to right; the pairs are malformed, or the run's objective does not score sentences.
+        left to right; pairs or the suite are malformed, or the run's objective does not score
+        sentences.
     """
     measured = measure(directory, split, data_dir and as_path(data_dir), examples, step, as_paths(files), stride,
                        length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark, pointer,
-                       ensemble)
+                       ensemble, suite and as_path(suite))
     measured.store()
     return measured.values
 
@@ -110,6 +117,7 @@ def measure(
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}), ensemble: str = "",
+    suite: str | os.PathLike = "",
 ) -> Measured:
     """Evaluates like `evaluate`, but writes nothing, so that metrics can be shown even if they cannot be written."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -118,18 +126,23 @@ def measure(
     if files and split:
         raise UserError(f"both files and a split ({split!r}) are given: a split is one of the run's own corpus; leave "
                         "one out")
-    if pointer and (stride is not None or pairs):
-        raise UserError("a pointer is given, and a stride or pairs, which do not use one; leave it out")
-    if batch_size is not None and (stride is not None or pairs):
-        raise UserError(f"batch_size is {batch_size}, and a stride or pairs are given, whose batches are chosen for "
-                        "the machine; leave it out")
-    if pairs:
-        if files or split or stride is not None or length is not None:
-            raise UserError("pairs are given, and files, a split, a stride or a length too; leave these out")
-        return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model)
-    if pll or end_mark:
+    if pointer and (stride is not None or pairs or suite):
+        raise UserError("a pointer is given, and a stride, pairs or a suite, which do not use one; leave it out")
+    if batch_size is not None and (stride is not None or pairs or suite):
+        raise UserError(f"batch_size is {batch_size}, and a stride, pairs or a suite are given, whose batches are "
+                        "chosen for the machine; leave it out")
+    if pairs and suite:
+        raise UserError("both pairs and a suite are given; leave one out")
+    if (pairs or suite) and (files or split or stride is not None or length is not None):
+        raise UserError(f"{'pairs are' if pairs else 'a suite is'} given, and files, a split, a stride or a length "
+                        "too; leave these out")
+    if (end_mark and not pairs) or (pll and not pairs and not suite):
         name = f"pll is {pll!r}" if pll else "end_mark is set"
-        raise UserError(f"{name}, for scores of minimal pairs; give pairs too")
+        raise UserError(f"{name}, for scores of minimal pairs; give pairs too" + ", or a suite" * bool(pll))
+    if pairs:
+        return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model)
+    if suite:
+        return _suite(directory, step, suite, pll, examples, model)
     run = load(directory, step, model, {"search": search} if search else {}, ensemble)
     split = split or run.experiment.evaluated_split
     subject, intervals, further, write = {"files": files} if files else {"split": split}, {}, {}, None
@@ -195,6 +208,20 @@ def _minimal_pairs(
     return Measured(values, {}, lambda: _record(
         directory, run, {"pairs": os.fspath(path), "score": values["score"]}, {"examples": values["pairs"], **model},
         numbers, further))
+
+
+def _suite(
+    directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, examples: int | None,
+    model: Mapping[str, Any],
+) -> Measured:
+    """Evaluates a checkpoint on a suite of zero-shot tasks."""
+    choices = suites.read(path, examples)
+    run = load(directory, step, model)
+    values = suites.evaluate(run, choices, pll)
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return Measured(values, {}, lambda: _record(
+        directory, run, {"suite": os.fspath(path), "score": values["score"]}, {"examples": len(choices), **model},
+        numbers, {name: values[name] for name in ("summary", "tasks")}))
 
 
 def _record(

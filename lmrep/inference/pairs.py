@@ -131,15 +131,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = Fa
     texts = {text: tokenize(run, text, line, end_mark) for text, line in where.items()}
     number = {text: i for i, text in enumerate(texts)}
     log.info("%s pairs, %s different sentences; score: %s", f"{len(pairs):,}", f"{len(texts):,}", summary)
-    _log_unknown(run, texts.values())
-    scores = score(run, list(texts.values()), scoring)
-    for text, total, count in zip(texts, *scores, strict=True):
-        if not count:
-            raise UserError(f"{where[text]}: {text!r} has no token that {run.directory} predicts: it was trained "
-                            "without a token before the first one; give longer sentences")
-        if not math.isfinite(total):
-            raise RunFault(f"{where[text]}: the score of {text!r} is {total}; the parameters of {run.directory} at "
-                           f"step {run.step} are not finite, or too large: give another --step")
+    scores = checked_scores(run, list(texts.values()), list(where.items()), scoring)
     good, bad = np.array([(number[pair.good], number[pair.bad]) for pair in pairs]).T
     identical = np.array([np.array_equal(texts[pair.good].ids, texts[pair.bad].ids) for pair in pairs])
     return {"score": name + "_with_end" * end_mark, "summary": summary} | figures(pairs, scores, good, bad, identical)
@@ -173,14 +165,27 @@ def scoring_name(run: Run, pll: str) -> str:
     return name
 
 
-def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
-    """Tokenizes a sentence, with the special tokens of `around_document`. `where` is its file and line, for messages.
+def why_no_token_scores(run: Run, scoring: Scoring) -> str:
+    """Says why a scoring of a run has no score for each token in its context; "" if it has."""
+    if run.tokenizer.backward:
+        return "it reads from right to left"
+    return "" if scoring.by_token else f"its score is the {scoring.summary}"
+
+
+def tokenize(run: Run, text: str, where: str, end_mark: bool = False, start: int = 0) -> Text:
+    """Tokenizes a sentence, with the special tokens of `around_document`.
+
+    Args:
+      where: its file and line, for messages.
+      start: the number of characters before the part that is scored (`Text.scored`), which has the white space before
+        it and a token that begins earlier; 0: the whole text is scored.
 
     Raises:
       UserError: it has no token, more than the model takes, or is not Unicode.
     """
     try:
-        encoding = run.tokenizer.encode(as_in_training(run, text))
+        read = as_in_training(run, text)
+        encoding = run.tokenizer.encode(read)
     except TypeError:
         raise UserError(f"{where}: {text[:60]!r} is not Unicode text; correct it") from None
     before, after = around_document(run, end_mark)
@@ -191,7 +196,16 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
         raise UserError(f"{where}: {text[:60]!r}... has {len(ids):,} tokens; the model takes "
                         f"{run.model.max_length:,} at most: shorten it")
     words = [-1 if word is None else word for word in encoding.words]
-    return Text(ids, np.array([-1] * len(before) + words + [-1] * len(after), np.int32))
+    words = np.array([-1] * len(before) + words + [-1] * len(after), np.int32)
+    if not start:
+        return Text(ids, words)
+    cut = len(as_in_training(run, text[:start].rstrip()))
+    # A token of the text before may end with the white space after it.
+    scored = sum(end > cut and bool(read[max(begin, cut):end].strip() or not read[begin:cut].strip())
+                 for begin, end in encoding.offsets)
+    if not scored:
+        raise UserError(f"{where}: the tokenizer gives no token for {text[start:][:60]!r}; give another text")
+    return Text(ids, words, scored)
 
 
 def as_in_training(run: Run, text: str) -> str:
@@ -244,6 +258,26 @@ def score(
                                jax.default_backend(), MAX_PADDING_ELSEWHERE), report=report, each=each)
 
 
+def checked_scores(run: Run, texts: Sequence[Text], sources: Sequence[tuple[str, str]], scoring: Scoring) -> Scores:
+    """Scores texts, and logs how many tokens are unknown words. `sources` has (text, file and line) of each, for
+    messages.
+
+    Raises:
+      UserError: a text has no token that is predicted.
+      RunFault: a score is not finite.
+    """
+    _log_unknown(run, texts)
+    scores = score(run, texts, scoring)
+    for (text, where), total, count in zip(sources, *scores, strict=True):
+        if not count:
+            raise UserError(f"{where}: {text!r} has no token that {run.directory} predicts: it was trained without a "
+                            "token before the first one; give longer sentences")
+        if not math.isfinite(total):
+            raise RunFault(f"{where}: the score of {text!r} is {total}; the parameters of {run.directory} at step "
+                           f"{run.step} are not finite, or too large: give another --step")
+    return scores
+
+
 # Accuracies
 
 
@@ -265,10 +299,17 @@ def mean_interval(means: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
     """Computes the 95 % interval of the mean of independent proportions from the Wilson interval of each (Zou et al.,
     2009, "A note on confidence interval estimation for a linear function of binomial proportions"). It covers other
     pairs of the same paradigms, not other paradigms. For a single proportion it is Wilson's interval."""
-    low, high = np.array([wilson(mean, n) for mean, n in zip(means, counts, strict=True)]).T
+    low, high = combined(means, np.array([wilson(mean, n) for mean, n in zip(means, counts, strict=True)]))
+    return max(0.0, low), min(1.0, high)
+
+
+def combined(means: np.ndarray, intervals: np.ndarray) -> tuple[float, float]:
+    """Computes the 95 % interval of the mean of independent estimates float64[n] from the interval of each, [n, 2]
+    (Zou et al., 2009)."""
+    low, high = intervals.T
     k = len(means)
-    return (max(0.0, float(means.mean() - np.sqrt(((means - low)**2).sum()) / k)),
-            min(1.0, float(means.mean() + np.sqrt(((high - means)**2).sum()) / k)))
+    return (float(means.mean() - np.sqrt(((means - low)**2).sum()) / k),
+            float(means.mean() + np.sqrt(((high - means)**2).sum()) / k))
 
 
 def figures(

@@ -19,6 +19,7 @@ class Text(NamedTuple):
 
     ids: np.ndarray  # int32[t]
     words: np.ndarray  # int32[t], the index of each token's word; negative for the special tokens
+    scored: int | None = None  # how many of the last terms are added up, of a scoring by token; None for all terms
 
 
 class Scores(NamedTuple):
@@ -54,7 +55,7 @@ def score_texts(
         np.add.at(sums, views.text, values.sum(1))
         np.add.at(counts, views.text, used.sum(1))
 
-    # Texts of one length have the same number of views.
+    # Texts of one length have the same number of views, where they are scored as a whole.
     total = sum(len(members) * _make_views(texts, members[:1], scoring).tokens.size
                 for members in _by_length(texts).values())
     done = 0
@@ -79,7 +80,21 @@ def _make_views(texts: Sequence[Text], members: Sequence[int], scoring: Scoring)
     """Makes the views of texts of one length."""
     chosen = [texts[i] for i in members]
     views = scoring.views(np.stack([text.ids for text in chosen]), np.stack([text.words for text in chosen]))
+    if any(text.scored is not None for text in chosen):
+        views = _last_terms(views, chosen)
     return views._replace(text=np.asarray(members)[views.text])
+
+
+def _last_terms(views: Views, texts: Sequence[Text]) -> Views:
+    """Keeps the last `Text.scored` terms of each text, and the views that have one of them."""
+    m = views.predicted.shape[1]
+    counts = m * np.bincount(views.text, minlength=len(texts))
+    scored = np.array([count if text.scored is None else text.scored
+                       for count, text in zip(counts, texts, strict=True)])
+    # The views of a text come one after the other, and its terms in order.
+    term = np.arange(views.predicted.size).reshape(-1, m) - (np.cumsum(counts) - counts)[views.text][:, None]
+    kept = term >= (counts - scored)[views.text][:, None]
+    return _take(views._replace(predicted=np.where(kept, views.predicted, np.int32(NONE))), kept.any(1))
 
 
 def _views(texts: Sequence[Text], scoring: Scoring) -> Iterator[Views]:
@@ -114,7 +129,7 @@ def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: i
             yield _take(waiting, slice(start, start + size)), size
 
 
-def _take(views: Views, which: slice) -> Views:
+def _take(views: Views, which: slice | np.ndarray) -> Views:
     return Views(*(array[which] for array in views))
 
 

@@ -41,9 +41,8 @@ def surprisals(run: Run, texts: Sequence[str], pll: str = "", places: Sequence[s
         from right to left; a text is too long or has no token.
     """
     scoring = pairs.in_float32(run).uses.scorings[pairs.scoring_name(run, pll)]
-    if not scoring.by_token or run.tokenizer.backward:
-        score = "it reads from right to left" if run.tokenizer.backward else f"its score is the {scoring.summary}"
-        raise UserError(f"{run.directory} gives words no surprisal: {score}. Give a model that predicts from left to "
+    if reason := pairs.why_no_token_scores(run, scoring):
+        raise UserError(f"{run.directory} gives words no surprisal: {reason}. Give a model that predicts from left to "
                         "right, or a masked one")
     tokenized = [pairs.tokenize(run, text, place) for text, place in zip(
         texts, places or [f"text {number}" for number in range(len(texts))], strict=True)]
@@ -55,7 +54,7 @@ def surprisals(run: Run, texts: Sequence[str], pll: str = "", places: Sequence[s
 
     pairs.score(run, tokenized, scoring, each=keep)
     found = []
-    for text, (ids, words), logs in zip(texts, tokenized, terms, strict=True):
+    for text, (ids, words, _), logs in zip(texts, tokenized, terms, strict=True):
         predicted = np.flatnonzero(words >= 0)[-len(logs):] if logs else []  # in order; the first token may have none
         at_tokens = np.full(len(ids), math.nan)
         at_tokens[predicted] = logs

@@ -58,6 +58,7 @@ def build(home: Path) -> Path:
     (home / "blimp/data/agreement.jsonl").write_text("".join(json.dumps({
         "sentence_good": f"The {noun} sees the dog.", "sentence_bad": f"The {noun} see the dog.", "UID": "agreement",
         "linguistics_term": "agreement"}) + "\n" for noun in small.NOUNS))
+    suite(home / "babylm")
     answer = small.command("convert", home / "runs/mine", home / "bert-base-uncased", "--to=huggingface")
     assert answer.code == 0, answer
     return home
@@ -68,6 +69,21 @@ def tree(words: list[str]) -> list[str]:
     root, upos = words.index("visits") + 1, {"visits": "VERB", ".": "PUNCT"}
     return [f"{i}\t{word}\t_\t{upos.get(word, 'PROPN')}\t_\t_\t{0 if i == root else root}\tdep\t_\t_"
             for i, word in enumerate(words, 1)]
+
+
+def suite(directory: Path) -> None:
+    """A line of each form of `lmrep evaluate --suite` for each noun."""
+    for task, line in {
+        "blimp": lambda noun: {"sentence_good": f"The {noun} sees.", "sentence_bad": f"The {noun} see."},
+        "ewok": lambda noun: {"Context1": f"The {noun} is old.", "Context2": f"The {noun} is small.", "Domain": "age",
+                              "Target1": "It is old.", "Target2": "It is small."},
+        "comps": lambda noun: {"prefix_acceptable": f"A {noun}", "prefix_unacceptable": "A red",
+                               "property_phrase": "finds the fish."},
+        "entity_tracking": lambda noun: {"input_prefix": "The box has", "numops": len(noun) % 2,
+                                         "options": [f" the {noun}.", " the old red.", " the box."]},
+        "wug": lambda noun: {"sentences": f"the {noun} sees\tthe {noun}ness sees", "ratio": len(noun) / 10}}.items():
+        (directory / task).mkdir(parents=True)
+        (directory / task / f"{task}.jsonl").write_text("".join(json.dumps(line(noun)) + "\n" for noun in small.NOUNS))
 
 
 def table(path: Path, header: tuple, rows: list[tuple]) -> None:

@@ -12,8 +12,9 @@ from lmrep.analysis.report.run_data import RunData
 from lmrep.metrics import COMMON, Metric
 
 # The fields of a line of eval.jsonl that are its results; all others say what was evaluated, and how.
-RESULTS = ("step", "metrics", "intervals", "summary", "phenomena", "paradigms")
-OF_PAIRS = ("accuracy", "per_token_accuracy")  # the results on minimal pairs that are drawn
+RESULTS = ("step", "metrics", "intervals", "summary", "phenomena", "paradigms", "tasks")
+# The results on minimal pairs and on a suite that are drawn: these, and of a suite these of each task.
+OF_PAIRS, OF_SUITE = ("accuracy", "per_token_accuracy"), ("accuracy", "spearman")
 
 
 class Line(NamedTuple):
@@ -60,8 +61,9 @@ def _evaluations(run: RunData) -> Iterator[tuple[str, bool, list[tuple[int, floa
     known = metrics.declared(run)
     baselines = {metric.baseline for metric in known.values()}
     for subject, lines in subjects.items():
-        names = dict.fromkeys(name for line in lines.values() for name in (
-            OF_PAIRS if "pairs" in line else line["metrics"]))
+        kind = lines[min(lines)].keys() & {"pairs", "suite"}
+        names = dict.fromkeys(name for line in lines.values() for name in line["metrics"] if not kind or (
+            name in OF_PAIRS if "pairs" in kind else name.rpartition("/")[2] in OF_SUITE))
         drawn: list[list[tuple[int, float]]] = []
         for name in sorted(names.keys() - baselines, key=lambda name: (name in COMMON, [*names].index(name))):
             points = [(step, value) for step, line in sorted(lines.items())
@@ -72,7 +74,7 @@ def _evaluations(run: RunData) -> Iterator[tuple[str, bool, list[tuple[int, floa
                 metric = known.get(name, known.get(last, Metric(last)))
                 unit = ", nats" if metric.unit == "nats" else ""
                 yield (f"{metric.title}{unit}; {f'{source}, ' if source else ''}{subject}",
-                       metric.format.endswith("%") or "pairs" in lines[points[0][0]], points)
+                       metric.format.endswith("%") or bool(kind and last.endswith("accuracy")), points)
 
 
 def _subject(line: Mapping[str, Any]) -> str:
@@ -82,7 +84,8 @@ def _subject(line: Mapping[str, Any]) -> str:
         if name == "examples" and isinstance(value, int):
             texts.append(f"{value:,} examples")
         elif name not in RESULTS:
-            texts.append(str(value) if name in ("split", "files", "source", "pairs", "score") else f"{name} {value}")
+            is_clear = name in ("split", "files", "source", "pairs", "suite", "score")
+            texts.append(str(value) if is_clear else f"{name} {value}")
     return ", ".join(texts)
 
 
