@@ -18,6 +18,7 @@ from lmrep.core.progress import duration
 FOLDER = "results"  # beside the claims of the package: their results in this repository
 TEX = {**{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
        "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$"}
+WIDTHS = (0.21, 0.12, 0.22, 0.08, 0.14, 0.06, 0.09)  # of the columns in LaTeX, in widths of the text
 
 
 class RowResult(TypedDict):
@@ -185,14 +186,15 @@ def markdown(results: Results) -> str:
 
 
 def latex(results: Results) -> str:
-    """Formats the table in LaTeX, for the package booktabs."""
-    head, *rows = ([tex(cell) for cell in row] for row in cells(results))
-    lines = [" & ".join(row) + r" \\" for row in rows]
-    caption = " ".join(map(tex, (f"{results['paper']}: {results['statement']}", *notes(results))))
+    """Formats the table in LaTeX, as wide as the text, for the packages array and booktabs."""
+    head, *rows = (" & ".join(map(tex, row)) + r" \\" for row in cells(results))
+    columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}\linewidth}}" for width in WIDTHS)
     return "\n".join([
-        r"\begin{table}", r"\centering\small", rf"\caption{{{caption}}}", rf"\label{{tab:{_label(results['claim'])}}}",
-        r"\begin{tabular}{@{}lllllrr@{}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule", *lines, r"\bottomrule",
-        r"\end{tabular}", r"\end{table}", ""])
+        r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{2pt}",
+        rf"\caption{{{tex(results['paper'])}: {tex(results['statement'])}}}", rf"\label{{tab:{_label(results['claim'])}}}",
+        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule",
+        r"\end{tabular}", r"\par\smallskip", r"\begin{minipage}{\linewidth}", *map(tex, notes(results)),
+        r"\end{minipage}", r"\end{table}", ""])
 
 
 def _label(name: str) -> str:

@@ -49,7 +49,7 @@ def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str |
     Args:
       config: a config file, or the name of one of the package, with choices after a colon.
       overrides: NAME.FIELD -> the value of the field in the config of the run NAME.
-      workdir: of the chain.
+      workdir: the folder of their workdirs.
 
     Raises:
       UserError: a config is invalid, or an override names no run.
@@ -68,7 +68,7 @@ def resolve(
     """Returns the runs that `get_chain` of a file described as `pages`; the other arguments are as for `runs`."""
     for field in overrides:
         if field.partition(".")[0] not in pages or "." not in field:
-            raise UserError(f"config.{field} belongs to no run of the chain {file}; set a field of one run, as "
+            raise UserError(f"config.{field} belongs to no run of {file}; set a field of one run, as "
                             f"--config.{next(iter(pages))}.{field.rpartition('.')[2]}=..., of {', '.join(pages)}")
     parent = str(workdir).rstrip("/")
     parent = remote.as_url(parent) or str(Path(as_path(parent)).absolute())
@@ -90,7 +90,7 @@ def resolve(
             experiment = experiments.parse(load_config(page, choices, _texts(fields), directories[name], {
                 run.directory: run.experiment for run in chain}))
         except UserError as error:
-            raise UserError(f"run {name} of the chain: {error}") from None
+            raise UserError(f"run {name} of {Path(file).name}: {error}") from None
         chain.append(ChainRun(name, page, choices, fields, directories[name], experiment))
     return chain
 
@@ -108,7 +108,7 @@ def check_labelled_files(chain: Sequence[ChainRun]) -> None:
                     try:
                         files.find(pattern, split)
                     except UserError as error:
-                        raise UserError(f"run {run.name} of the chain: {error}, or give others as "
+                        raise UserError(f"run {run.name}: {error}, or give others as "
                                         f"--config.{run.name}.data.{split}=FILES") from None
 
 

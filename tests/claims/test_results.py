@@ -66,15 +66,18 @@ def test_the_table_in_latex():
     """As many cells in each row as columns, balanced braces, and no character that LaTeX reads as a command."""
     text = results.latex(RESULTS)
     assert text.count("{") == text.count("}") and not re.search(r"(?<!\\)[%#]", text)
-    columns = re.search(r"begin\{tabular\}\{@\{\}(\w+)@\{\}\}", text)[1]
+    columns = re.findall(r"p\{([\d.]+)\\linewidth\}", text)
+    assert 0.9 < sum(map(float, columns)) < 0.95  # and twelve times 2 pt between them
     rows = re.search(r"\\toprule\n(.*)\\bottomrule", text, re.DOTALL)[1].replace("\\midrule\n", "").splitlines()
     assert len(rows) == 1 + len(RESULTS["rows"])
     for row in rows:
         assert row.endswith(r" \\") and len(re.split(r"(?<!\\)&", row)) == len(columns)
-    for body in (*rows, re.search(r"\\caption\{(.*)\}\n", text)[1]):
+    notes = re.search(r"\{minipage\}\{\\linewidth\}\n(.*)\\end\{minipage\}", text, re.DOTALL)[1]
+    for body in (*rows, notes, re.search(r"\\caption\{(.*)\}\n", text)[1]):
         assert not re.search(r"(?<!\\)[_^~]", body) and body.count("$") % 2 == body.count(r"\$") % 2
         assert body.isascii()
-    assert re.findall(r"\\begin\{(\w+)\}", text) == re.findall(r"\\end\{(\w+)\}", text)[::-1]
+    assert re.findall(r"\\(?:begin|end)\{(\w+)\}", text) == [
+        "table", "tabular", "tabular", "minipage", "minipage", "table"]
 
 
 @pytest.mark.parametrize(("text", "escaped"), [

@@ -121,12 +121,12 @@ def test_a_warning_names_later_runs_of_one_that_is_trained_further(tmp_path, cap
 
 
 @pytest.mark.parametrize(("flag", "text"), [
-    ("--config.steps=3", "config.steps belongs to no run of the chain"),
+    ("--config.steps=3", "config.steps belongs to no run of "),
     ("--config.other.steps=3", "of pretrain, adapt, task"),
-    ("--config.adapt.stepps=3", "run adapt of the chain: config has no field 'stepps'"),
-    ("--config.task.batch_size=x", "run task of the chain: config.batch_size cannot be 'x'"),
-    ("--config.task.model.width=33", "run task of the chain"),
-    ("--config.task.data.train=nowhere.tsv", "run task of the chain: the train files 'nowhere.tsv' match no file"),
+    ("--config.adapt.stepps=3", "run adapt of chain.py: config has no field 'stepps'"),
+    ("--config.task.batch_size=x", "run task of chain.py: config.batch_size cannot be 'x'"),
+    ("--config.task.model.width=33", "run task of chain.py: "),
+    ("--config.task.data.train=nowhere.tsv", "run task: the train files 'nowhere.tsv' match no file"),
 ])
 def test_all_configs_are_checked_before_the_first_run(home, tmp_path, flag, text):
     result = train(home, tmp_path / "runs", flag)
