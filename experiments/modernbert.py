@@ -28,6 +28,7 @@ Choices after the colon:
 
     size       base large; tiny: base scaled down for two cores
     phase      pretraining, extension, decay; the latter two with init=, a run of the phase before
+    objective  causal: the same network from left to right, as Ettin's decoders (Weller et al., 2025)
     model, objective, format, data, optimizer, mesh, init: as in bert.py
 
 Tokens are masked 80/10/10, and 15 % of them in validation, as in the released code. Weight decay takes 1e-5 of a
@@ -60,6 +61,8 @@ def get_config(argument=""):
     if chosen.objective == "masked":
         config.objective.update({"rate": 0.3, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": "dynamic",
                                  "evaluation_rate": 0.15})
+    if chosen.objective == "causal":
+        config.objective.head = "transform"
     if chosen.phase == "pretraining" and config.model.get("rotary_base"):
         config.model.rotary_base = 10_000.0  # of global layers too
     if chosen.optimizer == "stable_adamw":

@@ -191,7 +191,8 @@ def latex(results: Results) -> str:
     columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}\linewidth}}" for width in WIDTHS)
     return "\n".join([
         r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{2pt}",
-        rf"\caption{{{tex(results['paper'])}: {tex(results['statement'])}}}", rf"\label{{tab:{_label(results['claim'])}}}",
+        rf"\caption{{{tex(results['paper'])}: {tex(results['statement'])}}}",
+        rf"\label{{tab:{_label(results['claim'])}}}",
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule",
         r"\end{tabular}", r"\par\smallskip", r"\begin{minipage}{\linewidth}", *map(tex, notes(results)),
         r"\end{minipage}", r"\end{table}", ""])

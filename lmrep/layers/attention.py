@@ -9,11 +9,12 @@ import jax.numpy as jnp
 
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.core.sharding import gather, shard
-from lmrep.layers import dropout, linear
+from lmrep.layers import dropout, linear, norm
 from lmrep.layers.gradient import with_gradient
 
 HEADS = ("batch", "length", "heads", None)  # the logical axes of queries, keys and values
 IN, OUT = ("embed", "heads"), ("heads", "embed")  # the logical axes of the kernels before and after the heads
+NORM_EPS = 1e-6  # of the norm of queries and keys
 MASKED_LOGIT = -1e9  # finite, so that a query that attends to nothing gives no NaN
 
 
@@ -40,16 +41,18 @@ class AttentionMask:
 
 def specs(
     d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None, head_width: int = 0,
-    *, query_init: Initializer | None = None, bias: bool = True,
+    *, query_init: Initializer | None = None, bias: bool = True, query_key_norm: bool = False,
 ) -> Tree:
     """Returns the specs of query, key and value projections, d -> h k each, and the output projection, h k -> d, with
     `bias`. `output_init` and `query_init` initialize these two projections, by default as `init`; `head_width` is k, by
-    default d / h."""
+    default d / h. `query_key_norm` adds the scale [k] of an RMS norm of each head (Henry et al., 2020; Dehghani et al.,
+    2023) to query and key."""
     k = head_width or d // heads  # a mesh axis splits between heads only
     inner = linear.specs(d, heads * k, IN, init, (1, k), bias)
     query = linear.specs(d, heads * k, IN, query_init or init, (1, k), bias)
     output = linear.specs(heads * k, d, OUT, output_init or init, (k, 1), bias)
-    return {"query": query, "key": inner, "value": inner, "output": output}
+    normed = {"norm": norm.specs(k, "rms")} if query_key_norm else {}
+    return {"query": query | normed, "key": inner | normed, "value": inner, "output": output}
 
 
 # An implementation of attention with its mask bound (`dense`, and those of `attention_backends.ATTENTION`):
@@ -178,8 +181,9 @@ def attend_to_cache(
 
 
 def _heads(params: Tree, x: Array, heads: int) -> Array:
-    """Reshapes [b, t, d] -> [b, t, h, k]."""
-    return shard(linear.apply(params, x, IN).reshape(*x.shape[:2], heads, -1), *HEADS)
+    """Projects and reshapes [b, t, d] -> [b, t, h, k], and normalizes each head where there is a norm."""
+    y = shard(linear.apply(params, x, IN).reshape(*x.shape[:2], heads, -1), *HEADS)
+    return norm.apply(params["norm"], y, NORM_EPS, "rms") if "norm" in params else y
 
 
 def _forward(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array, Tree, flatten
 from lmrep.models.base import Encoded, Inputs
 
 LAYER = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)")
@@ -101,20 +101,21 @@ def remove(
     """Returns the layers of a Transformer, NumPy arrays as `lmrep.layers.stack.specs` lays them out, without some of
     their heads: `before` and `after` are the numbers of the heads that each layer has, ascending."""
     def layer(i: int) -> Tree:
-        if len({len(heads) for heads in before}) > 1:
+        if "0" in params:
             return params[str(i)]
         return {name: part if name in shared else jax.tree.map(lambda x: x[i], part) for name, part in params.items()}
 
     def smaller(i: int) -> Tree:
         tree, at = layer(i), [list(before[i]).index(head) for head in after[i]]
         columns = (np.array(at)[:, None] * head_width + np.arange(head_width)).reshape(-1)
-        attention = {name: {"kernel": part["kernel"][:, columns], "bias": part["bias"][columns]}
+        attention = {name: part | {key: part[key][..., columns] for key in ("kernel", "bias") if key in part}
                      for name, part in tree["attention"].items() if name != "output"}
         output = tree["attention"]["output"]
         return tree | {"attention": attention | {"output": output | {"kernel": output["kernel"][columns]}}}
 
     layers = [smaller(i) for i in range(len(after))]
-    if len({len(heads) for heads in after}) > 1:
+    shapes = {tuple((path, x.shape) for path, x in flatten(tree).items()) for tree in layers}
+    if len(shapes) > 1 or ("0" in params and len(layers) == 1):
         return {str(i): tree for i, tree in enumerate(layers)}
     return {name: part if name in shared else jax.tree.map(lambda *xs: np.stack(xs), *(tree[name] for tree in layers))
             for name, part in layers[0].items()}

@@ -133,7 +133,8 @@ def layer_specs(c: Config) -> Tree | list[Tree]:
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
     layers = [{
-        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width, bias=c.bias),
+        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width, bias=c.bias,
+                                          query_key_norm=c.query_key_norm),
         "attention_norm": norm.specs(c.width, c.norm_kind),
         "mlp": mlp.specs(c.width, c.mlp, init, adding, bias=c.bias, gated=c.gated),
         "mlp_norm": norm.specs(c.width, c.norm_kind),
@@ -359,7 +360,7 @@ DEFINITION = ModelDef(
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
                          "scaled_attention", "attention_by_layer", "rotary_base", "rotary_fraction", "window",
                          "global_every", "local_base", "norm_kind", "first_norm", "bias", "gated", "position_buckets",
-                         "max_distance", "position_terms", "convolution", "embedding_delta"),
+                         "max_distance", "position_terms", "convolution", "embedding_delta", "query_key_norm"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
     attention=lambda c: None if c.positions == "disentangled" else attention_backends.Needs(
         c.head_width, dropout=c.attention_dropout > 0),

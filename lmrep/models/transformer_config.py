@@ -61,6 +61,8 @@ class Config:
     scaled_attention: bool = setting(True, "whether attention logits are divided by the root of the heads' width")
     attention_by_layer: bool = setting(False, "whether they are divided by the number of the layer, from 1 (an option "
                                        "of GPT-2's in the transformers library)")
+    query_key_norm: bool = setting(False, "RMS norm of each head's queries and keys (Henry et al., 2020), before "
+                                   "rotary positions (Qwen3)")
     tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
     share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
@@ -141,6 +143,9 @@ def check(c: Config) -> None:
     if not c.first_norm and (c.norm == "post" or c.share != "none"):
         raise UserError(f"model.first_norm is False, for layers with pre norm that share nothing; model.norm is "
                         f"{c.norm} and model.share {c.share}")
+    if c.query_key_norm and (c.positions == "disentangled" or c.attention_by_layer or not c.scaled_attention):
+        raise UserError("model.query_key_norm is True, which needs scaled_attention, without attention_by_layer, and "
+                        f"other positions than disentangled; model.positions is {c.positions}")
     if c.attention_by_layer and "attention" in SHARING[c.share]:
         raise UserError(f"model.attention_by_layer is True, and all layers share their attention (model.share={c.share}"
                         "); set share to none or mlp")

@@ -45,6 +45,8 @@ CASES = {
     "DistilBertForMaskedLM": DISTILBERT | {"activation": "relu"},
     "ModernBertModel": MODERNBERT | {"local_attention": 40},
     "ModernBertForMaskedLM": MODERNBERT | {"global_attn_every_n_layers": 2, "norm_eps": 1e-3},
+    "ModernBertDecoderModel": MODERNBERT | {"local_attention": 40},
+    "ModernBertDecoderForCausalLM": MODERNBERT | {"norm_eps": 1e-3},
     "AlbertModel": NARROW, "AlbertForMaskedLM": NARROW | {"hidden_act": "gelu"}, "AlbertForPreTraining": NARROW,
     "DebertaV2Model": DEBERTA | {"position_buckets": -1, "max_relative_positions": -1, "pos_att_type": "c2p"},
     "DebertaV2ForMaskedLM": DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"},

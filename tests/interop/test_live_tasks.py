@@ -28,11 +28,13 @@ pytestmark = pytest.mark.slow
 
 CASES = test_live.CASES | {"T5Model": test_live_t5.SIZES | {"decoder_start_token_id": 0}}
 BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "ElectraForMaskedLM",
-         "albert": "AlbertForMaskedLM", "distilbert": "DistilBertForMaskedLM", "modernbert": "ModernBertForMaskedLM",
+         "albert": "AlbertForMaskedLM", "distilbert": "DistilBertForMaskedLM",
+         "modernbert": "ModernBertForMaskedLM", "modernbert-decoder": "ModernBertDecoderForCausalLM",
          "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model", "deberta-v2": "DebertaV2ForMaskedLM",
          "xlnet": "XLNetLMHeadModel", "t5": "T5Model"}
 # Golden directories, where the names differ.
-TOKENIZERS = {"electra": "electra_generator", "distilbert": "bert", "modernbert": "bert", "openai-gpt": "gpt"}
+TOKENIZERS = {"electra": "electra_generator", "distilbert": "bert", "modernbert": "bert", "modernbert-decoder": "bert",
+              "openai-gpt": "gpt"}
 MODELS = {"t5": ("spiece.model", test_sentencepiece.T5 | {"vocab_size": 100}),  # of SentencePiece
           "deberta-v2": ("spm.model", test_sentencepiece.DEBERTA | {"vocab_size": 66})}
 PAD = {"openai-gpt": 52, "gpt2": 52}  # ends of text
@@ -77,7 +79,7 @@ def converted(request, tmp_path_factory):
     for path in (GOLDEN / TOKENIZERS.get(family, family)).iterdir() if family not in MODELS else ():
         if path.name.startswith(("vocab", "merges", "tokenizer", "spiece")):
             shutil.copy(path, home / "published")
-    if family == "modernbert":  # of which the library reads tokenizer.json alone
+    if family.startswith("modernbert"):  # of which the library reads tokenizer.json alone
         tokenizers.load(GOLDEN / "bert").save(home / "published")
     return family, task, model, home / "published", home / "run", conversion.to_workdir(
         home / "published", home / "run")

@@ -277,7 +277,7 @@ def test_family_of_the_objective_is_preferred_if_it_matches():
     config, params = network({"activation": "gelu"}, "masked")
     names = [from_network(config, params, {}, objective)[0].family.name
              for objective in ("", "replaced_token", "causal")]
-    assert names == ["bert", "electra", "bert-decoder"]
+    assert names == ["bert", "electra", "bert decoder"]
 
 
 # --- refusals ---

@@ -70,6 +70,22 @@ def test_equals_the_loop(mask):
     assert sum(jax.tree.leaves(products)) == pytest.approx((along(1e-6) - along(-1e-6)) / 2e-6, rel=1e-3)
 
 
+def test_norm_of_queries_and_keys():
+    """They are divided by the root of the mean of their squares, and scaled: factors of their kernels change nothing,
+    and the logits of one head are products of vectors of length sqrt(k), over sqrt(k)."""
+    params = reference.random_params(attention.specs(D, HEADS, bias=False, query_key_norm=True), seed=8, stddev=0.5)
+    factors = {"query": 3.0, "key": 0.2}
+    other = params | {name: params[name] | {"kernel": params[name]["kernel"] * by} for name, by in factors.items()}
+    expected, found = (attention.apply(p, X, attention.dense(MASK), HEADS) for p in (params, other))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), found, expected)
+    k = D // HEADS
+    query, key = (X @ params[name]["kernel"][:, :k] for name in ("query", "key"))
+    query, key = (x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6) * params[name]["norm"]["scale"]
+                  for name, x in (("query", query), ("key", key)))
+    logits = np.where(MASK, query @ key.swapaxes(1, 2) / np.sqrt(k), -1e9)
+    np.testing.assert_allclose(expected[1][:, 0], jax.nn.softmax(logits), rtol=0, atol=1e-5)
+
+
 def test_a_position_that_attends_to_nothing_is_finite_and_does_not_affect_others():
     mask = np.ones((B, T, T), bool)
     empty_row = mask.copy()

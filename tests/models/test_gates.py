@@ -20,6 +20,8 @@ from tests import reference
 
 SIZES = {"vocab": 30, "width": 12, "layers": 3, "heads": 3, "mlp": 20, "max_length": 10, "token_types": 0}
 CONFIGS = {"post": Config(**SIZES), "pre": Config(**SIZES, norm="pre", embedding_norm=False),
+           "modern": Config(**SIZES, norm="pre", norm_kind="rms", first_norm=False, bias=False, positions="rotary",
+                            query_key_norm=True),
            "shared": Config(**SIZES, embedding=6, share="all")}
 slow = pytest.mark.slow
 B, T = 2, 8
@@ -156,6 +158,15 @@ def test_pruned_network_equals_the_gated_one():
         for network, arguments in ((other, (pruned, None)), (model, (params, gates))))
     np.testing.assert_allclose(a.layers, b.layers, atol=1e-6)
     np.testing.assert_allclose(a.attention, b.attention * gates[:, None, :, None, None], atol=1e-6)
+
+
+@slow
+@pytest.mark.parametrize("text", REMOVED.values())
+def test_pruned_network_without_biases_equals_the_gated_one(text):
+    c = CONFIGS["modern"]
+    model, params = make(c)
+    smaller, pruned = prune(c, text, params)
+    np.testing.assert_allclose(run(make(smaller)[0], pruned), run(model, params, gates_of(smaller)), atol=1e-6)
 
 
 def test_removing_heads_one_after_another_is_removing_them_at_once():

@@ -44,7 +44,7 @@ VARIANTS = {
                                          "position_terms": "c2p", "share": "attention"}),
     "neobert": ("transformer", {
         "norm": "pre", "norm_kind": "rms", "embedding_norm": False, "bias": False, "gated": True, "activation": "silu",
-        "token_types": 0, "positions": "rotary", "rotary_fraction": 0.5}),
+        "token_types": 0, "positions": "rotary", "rotary_fraction": 0.5, "query_key_norm": True}),
     "xlnet": ("transformer_xl", {"causal": False, "segments": True, "untie": True, "scale_embedding": False}),
     "rnn": ("lstm", {"cell": "rnn", "layers": 2}),
     "word_tables": ("bilstm", {"reads": "words", "shared": False}),

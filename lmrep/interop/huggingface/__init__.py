@@ -12,6 +12,7 @@ from lmrep.interop.huggingface import (
     gpt,
     gpt2,
     modernbert,
+    modernbert_decoder,
     roberta,
     t5,
     xlnet,
@@ -25,5 +26,6 @@ __all__ = ["FAMILIES", "Family"]
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, prelayernorm.FAMILY,
     distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, deberta.FAMILY, modernbert.FAMILY,
+    modernbert_decoder.FAMILY,
     *roberta.VARIANTS.values(), t5.MT5,
     *(module.DECODER for module in (bert, roberta, electra, prelayernorm)), *roberta.VARIANT_DECODERS)}

@@ -55,7 +55,7 @@ class Pretraining(NamedTuple):
 class Family:
     """A family of published checkpoints."""
 
-    # `model_type` in config.json; with "-decoder" for left-to-right networks (`is_decoder`) of a family that reads both
+    # `model_type` in config.json; with " decoder" for left-to-right networks (`is_decoder`) of a family that reads both
     # sides
     name: str
     # the attribute of the base model in the library's classes with heads; with a dot, it begins the names of the base
@@ -88,7 +88,7 @@ class Family:
     @property
     def model_type(self) -> str:
         """The `model_type` in config.json."""
-        return self.name.removesuffix("-decoder")
+        return self.name.removesuffix(" decoder")
 
     @property
     def causal(self) -> bool:

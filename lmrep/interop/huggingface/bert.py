@@ -76,7 +76,7 @@ def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family
     tensors = {name: tensor._replace(paths=tuple(path.replace("/masked/", "/causal/") for path in tensor.paths),
                                      also=tuple(also)) for (name, *also), tensor in rows(family.tensors)}
     return replace(
-        family, name=f"{family.name}-decoder", tensors=tensors,
+        family, name=f"{family.name} decoder", tensors=tensors,
         config_to=family.config_to and (lambda config: {**family.config_to(config), "is_decoder": True}),
         heads=(HeadClass(name, ("causal",), always), family.class_of(())),
         pretraining=family.pretraining._replace(

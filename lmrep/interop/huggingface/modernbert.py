@@ -33,10 +33,12 @@ KEYS = {
     "mlp_bias": only(False),
     "norm_bias": only(False),
     "decoder_bias": only(True),
+    "classifier_bias": only(False),
+    "classifier_activation": only("gelu"),
 }
 FIXED = {"positions": "rotary", "rotary_fraction": 1.0, "norm": "pre", "norm_kind": "layer_without_bias",
          "first_norm": False, "bias": False, "gated": True, "share": "none", "embedding_norm": True, "token_types": 0,
-         "scaled_attention": True, "attention_by_layer": False}
+         "scaled_attention": True, "attention_by_layer": False, "query_key_norm": False}
 CONFIG = ConfigTable(KEYS, FIXED, {"init": "truncated_normal", "residual_init": "scaled", "dropout": 0.0})
 LAYER_TYPES = {"full_attention": "global", "sliding_attention": "local"}  # newer name of a kind of layer -> older
 
@@ -72,6 +74,7 @@ def config_to(config: Config) -> dict[str, Any]:
     return CONFIG.write(config, [] if config.window else ["window"]) | {"local_attention": 2 * config.window}
 
 
+GELU = {"hidden_activation": "gelu"}  # of heads, by `HeadClass.always`
 LAYER = "encoder/layers/{l}"
 TENSORS = {
     "embeddings.tok_embeddings.weight": "encoder/embedding/token",
@@ -101,13 +104,12 @@ def task_class(name: str, *tasks: str, pooling: str = "", dropout_keys: tuple[st
     """Makes a class for tasks. All have the same head."""
     return HeadClass(
         f"ModernBertFor{name}", tasks=tasks, tensors=HEAD, form=Head(activation="gelu", norm=True, dropout=0.0),
-        pooling=pooling, dropout_keys=dropout_keys,
-        requires={"classifier_bias": False, "classifier_activation": "gelu"})
+        pooling=pooling, dropout_keys=dropout_keys)
 
 
 FAMILY = Family(
     name="modernbert", prefix="model", config_from=config_from, config_to=config_to, tensors=TENSORS,
-    heads=(HeadClass("ModernBertModel"), HeadClass("ModernBertForMaskedLM", ("masked",)),
+    heads=(HeadClass("ModernBertModel"), HeadClass("ModernBertForMaskedLM", ("masked",), always=GELU),
            task_class("SequenceClassification", *SEQUENCE, pooling=POOLING),
            task_class("TokenClassification", "tagging"),
            task_class("QuestionAnswering", "span_extraction", dropout_keys=()),

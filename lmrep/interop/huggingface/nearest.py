@@ -60,7 +60,7 @@ NEAREST: Mapping[str, tuple[str, str]] = {
     "bloom": ("gpt2", "has a bias by distance (ALiBi) in place of positions"),
     "mpt": ("gpt2", "has a bias by distance (ALiBi) in place of positions"),
     "falcon": ("gpt2", "has rotary positions and one head of keys and values"),
-    **dict.fromkeys(("phi", "olmo", "cohere", "stablelm", "starcoder2", "modernbert-decoder"),
+    **dict.fromkeys(("phi", "olmo", "cohere", "stablelm", "starcoder2"),
                     ("gpt2", "has rotary positions")),
     **dict.fromkeys(("llama", "mistral", "mixtral", "gemma", "qwen", "phi3", "olmo2", "deepseek", "granite", "smollm",
                      "gpt_oss"), ("gpt2", _ROTARY)),
