@@ -32,13 +32,17 @@ Choices after the colon:
     model, objective, format, data, optimizer, mesh, init: as in bert.py
 
 Tokens are masked 80/10/10, and 15 % of them in validation, as in the released code. Weight decay takes 1e-5 of a
-parameter in a step at the peak of the rate. Not as in the paper: its batches grow for 50 billion tokens (large: 10) to
-the size that is set here; there is a dropout of 0.1 after attention; large starts from base's layers, and goes on at
-5e-5 after 900 billion tokens. Rates, warm-ups and the tokens of the first phase were compared with the
-paper. Batch sizes, betas, the later phases, hours and GLUE were not.
+parameter in a step at the peak of the rate. Batches grow for 50 billion tokens (large: 10) to the size that is set
+here, in stages of as many steps. Not as in the paper: they grow by 768 sequences (448), where the paper's grow by one;
+there is a dropout of 0.1 after attention; large starts from base's layers, and goes on at 5e-5 after 900 billion
+tokens. Rates, warm-ups and the tokens of the first phase were compared with the paper. Batch sizes, betas, the later
+phases, hours and GLUE were not.
 """
 
+from dataclasses import asdict
+
 from lmrep.experiment.pretraining import Paper, choices, finish, start
+from lmrep.experiment.record import StageConfig
 
 SIZES = {"base": "modernbert_base", "large": "modernbert_large"}
 PAPERS = (Paper("Warner et al., 2024", "2 trillion tokens of English web text, code and papers"),)
@@ -51,13 +55,32 @@ PHASES = {  # size -> phase -> (tokens in billions, sequences in a batch, length
 }
 
 
+RAMPS = {"base": (768, 50), "large": (448, 10)}  # first batch, tokens in billions until it is full
+
+
+def growing(first, billions, full, length, tokens, warmup):
+    """Batches that grow by `first` sequences at a time to `full`, each for as many steps: (stages, steps, warm-up in
+    steps). Tokens and warm-up are in billions."""
+    sizes = range(first, full + 1, first) if first else ()
+    each = billions * BILLION // (length * sum(sizes)) if sizes else 0
+    steps = each * len(sizes) + (tokens - billions) * BILLION // (full * length)
+    warm, left = 0.0, warmup * BILLION / length
+    for size in sizes:
+        warm, left = warm + min(each, left / size), max(left - each * size, 0.0)
+    stages = [StageConfig(f"batch {size}", each / steps, batch_size=size) for size in sizes[:-1]]
+    last = [StageConfig(f"batch {full}", 1 - len(stages) * each / steps)] if stages else []
+    return tuple(map(asdict, stages + last)), steps, round(warm + left / full)
+
+
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = choices(argument, SIZES, objective="masked", format="packed", optimizer="stable_adamw",
                      phase=("pretraining", tuple(PHASES["base"])))
     config = start(chosen)
     tokens, config.batch_size, config.length, rate, warmup = PHASES[chosen.published][chosen.phase]
-    config.steps = tokens * BILLION // (config.batch_size * config.length)
+    ramp = RAMPS[chosen.published] if chosen.phase == "pretraining" else (0, 0)
+    stages, config.steps, config.optimizer.schedule.warmup = growing(*ramp, config.batch_size, config.length, tokens,
+                                                                     warmup)
     if chosen.objective == "masked":
         config.objective.update({"rate": 0.3, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": "dynamic",
                                  "evaluation_rate": 0.15})
@@ -69,9 +92,11 @@ def get_config(argument=""):
         config.optimizer.update({"learning_rate": rate, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 1e-5 / rate})
         config.optimizer.schedule.update({"name": "warmup_stable_decay", "cooldown": "sqrt",
                                           "cooldown_fraction": 1.0 if chosen.phase == "decay" else 0.0})
-    config.optimizer.schedule.update({
-        "warmup": round(warmup * BILLION / (config.batch_size * config.length)), "warmup_fraction": 0.0})
+    config.optimizer.schedule.warmup_fraction = 0.0
+    full = config.batch_size
     finish(config, chosen)
+    if config.batch_size == full:
+        config.stages = stages
     if chosen.size == "tiny" and chosen.optimizer == "stable_adamw":  # which ends with this phase
         config.optimizer.schedule.cooldown_fraction = 0.1
     return config

@@ -123,7 +123,7 @@ PAPERS = {
         "size=large,tie=all": (500_000, 8192, 3e-4, 10_000, {
             "objective": {"tie": "all", "generator_layers": 12}, "model": {"layers": 24, "embedding_delta": False}})},
     "modernbert.py": {
-        "size=base": (364_303, 4608, 8e-4, 636, {
+        "size=base": (371_869, 4608, 8e-4, 3421, {
             "length": 1024, "optimizer": {"name": "stable_adamw", "betas": (0.9, 0.98), "eps": 1e-6,
                                           "weight_decay": 1e-5 / 8e-4,
                                           "schedule": {"name": "warmup_stable_decay", "cooldown_fraction": 0.0}},
@@ -132,7 +132,7 @@ PAPERS = {
         "size=base,phase=decay": (84_771, 72, 3e-4, 0, {
             "length": 8192, "optimizer": {"schedule": {"cooldown": "sqrt", "cooldown_fraction": 1.0}},
             "model": {"rotary_base": 160_000.0}}),
-        "size=large": (340_647, 4928, 5e-4, 396, {"model": {"layers": 28, "width": 1024}})},
+        "size=large": (342_295, 4928, 5e-4, 1532, {"model": {"layers": 28, "width": 1024}})},
     "neobert.py": {
         "size=base": (1_000_000, 2048, 1e-4, 2000, {
             "length": 1024, "optimizer": {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01,
