@@ -28,7 +28,7 @@ class KnownSet(NamedTuple):
 
     def form(self, folder: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
         """Returns (files, data) of the form in which a folder has the set."""
-        if self.original and os.path.isfile(os.path.join(folder, self.original[0]["train"])):
+        if self.original and any(os.path.isfile(os.path.join(folder, file)) for file in self.original[0].values()):
             return self.original
         return self.files, self.data
 

@@ -1,5 +1,6 @@
 """The structural probe: distances of trees, maps that recover them, and the scores."""
 
+import dataclasses
 import itertools
 import random
 
@@ -7,9 +8,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import lmrep
 from lmrep.analysis import probes, structural_probe
+from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
+from lmrep.experiment import config as experiments
+from lmrep.interop import checkpoint_config
 from tests import small
 from tests.tasks import tiny
 
@@ -123,6 +128,26 @@ def treebank(path, count, seed):
                        f"{draw.randrange(1, i) if i > 1 else 0}", "dep", "_", "_"])
             for i, word in enumerate(words, 1)))
     path.write_text("\n\n".join(lines) + "\n\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [32, 10])  # the second reads sentences in windows
+def test_words_have_their_mean_vectors_in_the_order_of_sentences(small_home, length):
+    treebank(small_home / "few.conllu", 12, seed=3)
+    config = checkpoint_config.load_config("experiments/tasks/ud_pos.py", f"init={small_home}/run", [
+        ("data.train", f"{small_home}/few.conllu"), ("data.validation", f"{small_home}/few.conllu"),
+        ("length", str(length))])
+    prepared = structural_probe.prepare(experiments.parse(config))
+    run, records = lmrep.load(small_home / "run"), prepared.records["train"]
+    without = P.map_paths(lambda path, x: 0 * x if "position" in path else x, run.params)  # tokens alone differ
+    run = dataclasses.replace(run, params=without)
+    found = structural_probe.encode(
+        run.params["encoder"], experiments.build_model(prepared.experiment, run.tokenizer.size),
+        experiments.resolve_stages(prepared.experiment)[0].objective, records, prepared.splits["train"])
+    assert (len(prepared.splits["train"].units.example) > len(records)) == (length < 32)
+    texts = run.encode([" ".join(record.fields["words"]) for record in records], layers=0, pretokenized=True)
+    np.testing.assert_allclose(found.x[0], np.concatenate([text.by_word("mean")[0] for text in texts]), atol=1e-4)
+    np.testing.assert_array_equal(np.diff(found.offsets), [len(record.fields["heads"]) for record in records])
 
 
 @pytest.mark.slow

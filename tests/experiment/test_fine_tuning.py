@@ -98,6 +98,8 @@ def test_the_original_files_of_stsb_are_read_where_a_folder_has_them(tmp_path):
     assert [record.fields for record in records.read(data, "train", ("text", "label"))] == 2 * [
         {"text": '"A child is asleep.', "text2": "The price fell.", "label": "0.500"}]
     assert Path(compose_known("size=tiny,data=elsewhere", "stsb").data.train).name == "train.tsv"
+    (tmp_path / "sts-train.csv").unlink()  # similarities without training read the others
+    assert compose_known(f"size=tiny,data={tmp_path}", "stsb").data.validation == f"{tmp_path}/sts-dev.csv"
 
 
 @pytest.mark.parametrize(("task", "long"), [
