@@ -288,15 +288,19 @@ def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
 def describe(result: ProbeRecord) -> str:
     """Describes in a sentence what was measured; of classifiers, with the score of the most frequent class."""
     sizes, network = result["examples"], f"{result['source']}, {result['name']}"
+    metrics = result["layers"][0]["metrics"]
     if result["task"] == "regression":
         return (f"Cosine similarities of sentence vectors (the mean over all tokens, special ones included) in the "
                 f"layers of {network}, computed without training: correlations with the labels of "
                 f"{sizes['validation']:,} pairs, with bootstrap 95 % intervals")
     trained = f"{sizes['train']:,} training and {sizes['validation']:,} validation examples"
     if result["task"] == structural_probe.NAME:
+        chain = ", ".join(f"{metric.title} {format(float(metrics[f'chain_{name}']), metric.format)}"
+                          for name, metric in shown(result).items() if f"chain_{name}" in metrics)
         return (f"Structural probes on the layers of {network}: {trained}, with bootstrap 95 % intervals; UUAS without "
-                f"punctuation, DSpr. of sentences of {structural_probe.SHORTEST} to {structural_probe.LONGEST} words")
-    metrics, name = result["layers"][0]["metrics"], shown(result)[result["best"]].baseline
+                f"punctuation, DSpr. of sentences of {structural_probe.SHORTEST} to {structural_probe.LONGEST} words; "
+                f"a chain of each sentence's words has {chain}")
+    name = shown(result)[result["best"]].baseline
     baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
     return f"Linear classifiers on the layers of {network}: {trained}, with bootstrap 95 % intervals{baseline}"
 

@@ -43,8 +43,8 @@ from lmrep.tasks.base import Result, figures
 NAME = "dependency_trees"  # in results, where others have a task
 UPOS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
         "SYM", "VERB", "X")  # the parts of speech of Universal Dependencies
-RANK = 128  # of the maps; the paper finds no gain above it
-BATCH, EPOCHS, STEPS, RATE = 20, 20, 1000, 1e-3  # of training: sentences in a batch, at least so many steps; Adam
+RANK = 128  # of the maps, at most
+BATCH, EPOCHS, STEPS, RATE = 20, 20, 1000, 3e-3  # of training: sentences in a batch, at least so many steps; Adam
 SHORTEST, LONGEST = 5, 50  # words of the sentences that DSpr. is measured on
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,7 @@ def heads_of(record: Record) -> list[int]:
 
 
 def tree_distances(heads: Sequence[int]) -> np.ndarray:
-    """Computes the number of edges between the words of a sentence, float64 [n, n], inf where there is no path. `heads`
-    are as of `heads_of`."""
+    """Computes the numbers of edges between words by their `heads_of`, float64 [n, n]; inf: there is no path."""
     from scipy.sparse import csgraph
 
     edges, dependents = np.zeros((len(heads), len(heads))), np.flatnonzero(heads)
@@ -129,21 +128,18 @@ def encode(params: Tree, model: Model, c: Any, records: Sequence[Record], exampl
 def measure(
     experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
 ) -> list[dict[str, Any]]:
-    """Trains a map of each layer on the training sentences. Returns for each layer, the embeddings first, `metrics` and
-    `intervals` (bootstrap 95 %) of `METRICS` on the validation sentences.
-
-    Args:
-      experiment: of `prepare`.
-      params: of the encoder.
-      splits: "train" and "validation", each with records of `prepare`.
-    """
+    """Trains a map of each layer on the training sentences, with `splits` and `experiment` of `prepare`. Returns for
+    each layer, the embeddings first, `metrics` and `intervals` (bootstrap 95 %) of `METRICS` on the validation
+    sentences, and the metrics of a chain of each sentence's words, `chain_uuas` and `chain_dspr`."""
     c = experiments.resolve_stages(experiment)[0].objective
     train, held_out = (encode(params, model, c, *splits[split]) for split in ("train", "validation"))
     log.info("training structural probes on %d layers of width %d, on %s sentences (%s)", len(train.x),
              train.x.shape[-1], f"{len(train.distances):,}", byte_size(train.x.nbytes + held_out.x.nbytes))
     mapped = np.einsum("kmd,kdr->kmr", held_out.x, fit(train, experiment.seed))
     results = [score(held_out._replace(x=x)) for x in mapped]
-    return [{"layer": layer, "metrics": evaluate_task.finite_or_text(result.metrics),
+    positions = np.concatenate([np.arange(n) for n in np.diff(held_out.offsets)])[:, None]
+    chain = {f"chain_{name}": value for name, value in score(held_out._replace(x=positions)).metrics.items()}
+    return [{"layer": layer, "metrics": evaluate_task.finite_or_text(result.metrics | chain),
              "intervals": evaluate_task.intervals(result)} for layer, result in enumerate(results)]
 
 

@@ -165,6 +165,7 @@ def test_trees_are_probed_in_every_layer_of_a_run(small_home):
     trees, tags = probes.read(small_home / "run/probes.json")
     assert trees["task"] == structural_probe.NAME and tags["best"] == "token_accuracy"
     assert len(trees["layers"]) == len(trees["untrained"]) == 3
+    assert "a chain of each sentence's words has UUAS " in answer.out
     for entry in trees["layers"]:
         for name, (low, high) in entry["intervals"].items():
             assert low <= entry["metrics"][name] <= high
