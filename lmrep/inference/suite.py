@@ -241,10 +241,10 @@ def table(values: Mapping[str, Any]) -> str:
     lines += [row for task, entry in tasks.items() for row in rows(task, entry)]
     lines += rows(f"mean over {counted(len(averaged), 'task')}", values)
     notes = [f"Score: {values['summary']}, in nats; of a text with a context, of the part after it.",
-             "Intervals: Wilson's, of means Zou et al.'s (2009), and of rho, Spearman's correlation with human ratios, "
-             "Bonett and Wright's (2000)."]
-    if len(averaged) < len(tasks):
-        notes.append("The mean leaves correlations out.")
+             "Intervals: Wilson's, and of means Zou et al.'s (2009)."]
+    if any(CORRELATION in entry for entry in tasks.values()):
+        notes.append("rho: Spearman's correlation with human ratios, with Bonett and Wright's (2000) interval"
+                     + "; the mean leaves it out" * (len(averaged) < len(tasks)) + ".")
     if values["ties"]:
         notes.append(f"In {counted(values['ties'], 'item')}, the first of n tied texts counts 1/n.")
     width = max(len(line[0]) for line in lines)
