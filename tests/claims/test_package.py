@@ -107,7 +107,8 @@ def test_claims_of_the_package_run(tmp_path, monkeypatch):
             continue
         monkeypatch.setattr(claims, "load", lambda file, scale, claim=claim: claim)
         result = small.command("reproduce", name, f"--workdir={tmp_path}/{name}", "--seeds=0",
-                               f"--config.steps={STEPS}", "--config.batch_size=8", "--config.evaluation.examples=8",
+                               f"--config.steps={STEPS}", "--config.batch_size=8", "--config.mesh.data=1",
+                               "--config.evaluation.examples=8",
                                "--config.log.report=False", "--config.log.tensorboard=False",
                                *SMALLER.get(name, ()))
         assert result.code == 0 and "not measured" not in result.out, (name, result)

@@ -137,9 +137,11 @@ def tiny(words: list[str]) -> list[str]:
     """A documented command line, made as small as its files."""
     words = [SMALLER.get(word, word) for word in words if not word.startswith("--config.budget=")]
     name = words[0]
+    # One device: programs for eight take longer to compile, and there are more of them.
+    one = [] if any("mesh" in word for word in words) else ["--config.mesh.data=1"]
     if name == "reproduce" and "--list" not in words:
         return [*("--seeds=0" if word.startswith("--seeds=") else word for word in words), "--config.steps=2",
-                "--config.batch_size=8", "--config.length=32", "--config.evaluation.examples=8", *QUIET.split()]
+                "--config.batch_size=8", "--config.length=32", "--config.evaluation.examples=8", *QUIET.split(), *one]
     flag = next((word for word in words if word.startswith("--config=")), "")
     config = flag.removeprefix("--config=").removeprefix("experiments/")
     if name not in ("train", "sweep", "doctor", "prepare", "plan", "probe") or not config:
@@ -147,16 +149,17 @@ def tiny(words: list[str]) -> list[str]:
     for size in ("mini", "base", "large"):
         words = [word.replace(f"size={size}", "size=tiny") if word == flag else word for word in words]
     words = ["--seeds=0" if word.startswith("--seeds=") else word for word in words]
+    one = one if name in ("train", "sweep", "probe") and not config.startswith("chains/") else []
     if config.startswith("transformer_mt"):  # whose SentencePiece model finds few pieces in few texts
         steps = "--config.steps=2 --config.optimizer.schedule.warmup=1"
-        return [*words, *f"{steps} {SIZES.replace('=300', '=90')}".split()]
+        return [*words, *one, *f"{steps} {SIZES.replace('=300', '=90')}".split()]
     if config.startswith("chains/"):  # a chain of runs
         return [*words, "--config.adapt.steps=2", "--config.adapt.batch_size=8", "--config.adapt.length=32",
                 "--config.task.epochs=1", "--config.task.length=32"]
     if config.startswith("tasks/"):
-        return [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32", *QUIET.split()]
+        return [*words, *one, "--config.epochs=1", "--config.batch_size=8", "--config.length=32", *QUIET.split()]
     has_text = any(name in word for word in words for name in ("data.files", "sources", "data.corpus"))
-    return [*words, *(word for word in PRETRAIN.split() if not (has_text and word.startswith("--config.data.")))]
+    return [*words, *one, *(word for word in PRETRAIN.split() if not (has_text and word.startswith("--config.data.")))]
 
 
 def use(home: Path, monkeypatch) -> None:
