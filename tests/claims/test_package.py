@@ -93,22 +93,31 @@ def test_missing_labelled_files_are_refused_before_anything_is_trained(tmp_path,
         assert text in result.err
 
 
+def smoke_runs():
+    """{name: the claim with a row that has a page which no claim before it has}."""
+    seen: set = set()
+    claimed = {name: smallest(claims.load(claims.find(name)), seen) for name in claims.installed()}
+    return {name: claim for name, claim in claimed.items() if claim}
+
+
+SMOKE_RUNS = smoke_runs()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with labelled files, and the token stores of the tests so far."""
+    labelled_files(folder := tmp_path_factory.mktemp("home"))
+    return folder
+
+
 @pytest.mark.slow
-def test_claims_of_the_package_run(tmp_path, monkeypatch):
-    """A row of every claim with a page which no claim before it has is trained for some steps and measured, in this
-    process to import once."""
-    labelled_files(tmp_path)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("name", SMOKE_RUNS)
+def test_claims_of_the_package_run(name, home, monkeypatch):
+    """A row is trained for some steps on one device and measured, in this process to import once."""
+    monkeypatch.chdir(home)
     monkeypatch.setattr(process, "run", lambda words, log, show: (Ending(small.command(*words).code, 0.0), 0))
-    load, seen = claims.load, set()
-    for name in claims.installed():
-        claim = smallest(load(claims.find(name)), seen)
-        if claim is None:
-            continue
-        monkeypatch.setattr(claims, "load", lambda file, scale, claim=claim: claim)
-        result = small.command("reproduce", name, f"--workdir={tmp_path}/{name}", "--seeds=0",
-                               f"--config.steps={STEPS}", "--config.batch_size=8", "--config.mesh.data=1",
-                               "--config.evaluation.examples=8",
-                               "--config.log.report=False", "--config.log.tensorboard=False",
-                               *SMALLER.get(name, ()))
-        assert result.code == 0 and "not measured" not in result.out, (name, result)
+    monkeypatch.setattr(claims, "load", lambda file, scale: SMOKE_RUNS[name])
+    result = small.command("reproduce", name, f"--workdir={home}/{name}", "--seeds=0", f"--config.steps={STEPS}",
+                           "--config.batch_size=8", "--config.mesh.data=1", "--config.evaluation.examples=8",
+                           "--config.log.report=False", "--config.log.tensorboard=False", *SMALLER.get(name, ()))
+    assert result.code == 0 and "not measured" not in result.out, result
