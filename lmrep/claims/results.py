@@ -18,7 +18,7 @@ from lmrep.core.progress import duration
 FOLDER = "results"  # beside the claims of the package: their results in this repository
 TEX = {**{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
        "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$"}
-WIDTHS = (0.21, 0.12, 0.22, 0.08, 0.14, 0.06, 0.09)  # of the columns in LaTeX, in widths of the text
+WIDTHS = (0.20, 0.12, 0.22, 0.085, 0.14, 0.065, 0.09)  # of the columns in LaTeX, in widths of the text
 
 
 class RowResult(TypedDict):
