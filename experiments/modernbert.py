@@ -35,8 +35,8 @@ Tokens are masked 80/10/10, and 15 % of them in validation, as in the released c
 parameter in a step at the peak of the rate. Batches grow for 50 billion tokens (large: 10) to the size that is set
 here, in stages of as many steps. Not as in the paper: they grow by 768 sequences (448), where the paper's grow by one;
 there is a dropout of 0.1 after attention; large starts from base's layers, and goes on at 5e-5 after 900 billion
-tokens. Rates, warm-ups and the tokens of the first phase were compared with the paper. Batch sizes, betas, the later
-phases, hours and GLUE were not.
+tokens. Rates, warm-ups and the tokens of the first phase were compared with the paper. Batch sizes, the first
+ones too, betas, the later phases, hours and GLUE were not.
 """
 
 from dataclasses import asdict

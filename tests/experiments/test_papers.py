@@ -253,3 +253,15 @@ def differing(expected, names, found, where=""):
 def test_one_tenth_of_berts_steps_have_512_tokens():
     stages = experiments.resolve_stages(load("bert.py", "size=base,data=files"))
     assert [(stage.steps, stage.length) for stage in stages] == [(900_000, 128), (100_000, 512)]
+
+
+@pytest.mark.parametrize(("size", "batches", "tokens"), [
+    ("base", range(768, 4609, 768), 50e9), ("large", range(448, 4929, 448), 10e9)])
+def test_modernbert_grows_its_batches_for_equal_numbers_of_steps(size, batches, tokens):
+    """The last batch is full, and stays so; 1,719 billion tokens in all."""
+    c = load("modernbert.py", f"size={size},data=files")
+    assert [stage.batch_size or c.batch_size for stage in c.stages] == [*batches]
+    steps = [round(stage.fraction * c.steps) for stage in c.stages[:-1]]
+    assert len({*steps}) == 1 and sum(batches) * steps[0] * c.length == pytest.approx(tokens, rel=1e-3)
+    steps.append(c.steps - sum(steps))
+    assert sum(n * batch for n, batch in zip(steps, batches, strict=True)) * c.length == pytest.approx(1719e9, rel=1e-4)
