@@ -10,7 +10,8 @@ from lmrep.sweeps import process
 from tests import small
 
 STEPS = 8  # one for each stage of gradual unfreezing, whose shortest is an eighth of the steps
-SMALLER = {"elmo_cove": ["--config.translation.tokenizer.vocab_size=64"]}  # of the few sentences below
+SMALLER = {"elmo_cove": ["--config.translation.tokenizer.vocab_size=64"],  # of the few sentences below
+           "gptbert_objectives": ["--config.tokenizer.vocab_size=300"]}
 SENTENCE = ["The", "old", "cat", "sees", "a", "dog", "."]
 WORDS = "".join(f'<sentence id="d.s{number}"><wf lemma="the" pos="DET">The</wf><instance id="d.s{number}.t" '
                 'lemma="cat" pos="NOUN">cat</instance></sentence>' for number in range(8))
@@ -49,7 +50,9 @@ def labelled_files(folder):
             f"{word}\t{'B-person' if word == 'cat' else 'O'}\n" for word in SENTENCE) + "\n") * 8,
         "trec/{train_5500.label,TREC_10.label}": "NUM:dist How far is it ?\nLOC:city Where is the cat ?\n" * 8,
         "multi30k/{train.en,train.de,val.en,val.de}": "A quick brown fox jumps over the lazy dog .\nFive boxing "
-                                                       "wizards jump very quickly to vex bold jackals .\n" * 8}
+                                                       "wizards jump very quickly to vex bold jackals .\n" * 8,
+        "enwiki-sample/enwiki.txt": "".join(f"The cat sees {n} dogs.\n\n" for n in range(200)),
+        "blimp/agreement.jsonl": '{"sentence_good": "The cat sees.", "sentence_bad": "The cat see."}\n'}
     for name in ("Training_Corpora/SemCor/semcor", "Evaluation_Datasets/semeval2007/semeval2007"):
         texts |= {f"WSD_Evaluation_Framework/{name}{suffix}": text for suffix, text in SENSES.items()}
     for pattern, text in texts.items():
