@@ -35,7 +35,8 @@ of their lines, and prints the accuracy of each task with that of chance, and th
 sentence_bad. EWoK: Context1, Context2, Target1, Target2; the targets are compared given Context1. COMPS:
 prefix_acceptable, prefix_unacceptable, property_phrase. Entity tracking: input_prefix, options, of which the first is
 right. WUG: sentences, with a tab between two, and the ratio of people who prefer the first: the rank correlation. Only
-what follows a context is scored, by the score of --pairs, which must then be one of tokens."""
+what follows a context is scored, by the score of --pairs, which must then be one of tokens. Files *.csv with the
+columns of the challenge's reading_data.csv are reading times: how much of their variance surprisal explains."""
 
 import math
 from collections.abc import Mapping
@@ -83,7 +84,8 @@ FLAGS = {
     "end_mark": Flag(False, "with --pairs, whether the token that ends a document, such as GPT-2's <|endoftext|>, is "
                      "scored too, of a model that predicts from left to right"),
     "suite": Flag("", "a directory of zero-shot tasks, such as those of the BabyLM challenge: JSON Lines in "
-                  "subdirectories, in the forms of BLiMP, EWoK, COMPS, entity tracking and WUG", as_path),
+                  "subdirectories, in the forms of BLiMP, EWoK, COMPS, entity tracking and WUG, and reading times in "
+                  "CSV", as_path),
     "pll": Flag("", "with --pairs or --suite, another score than the default; word_l2r: mask the later tokens of a "
                 "word too (Kauf and Ivanova, 2023); log_probability: from left to right (XLNet, GPT-BERT)"),
     **over_time.FLAGS,

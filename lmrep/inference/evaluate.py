@@ -27,6 +27,7 @@ from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
+from lmrep.inference import reading_times
 from lmrep.inference import suite as suites
 from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, objective_params, with_teachers
@@ -89,7 +90,8 @@ def evaluate(
       pointer: fields of the `Pointer` with which a recurrent language model is evaluated too, as `{"window": 2000}`;
         empty for none.
       ensemble: for a task, workdirs of other runs, whose probabilities are averaged with this one's (`load`).
-      suite: a directory of zero-shot tasks, JSON Lines in the forms of `suite.FORMS`, to use instead of a split.
+      suite: a directory of zero-shot tasks, JSON Lines in the forms of `suite.FORMS`, and tables of
+        reading times (`reading_times.read`), to use instead of a split.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
@@ -215,12 +217,14 @@ def _suite(
     model: Mapping[str, Any],
 ) -> Measured:
     """Evaluates a checkpoint on a suite of zero-shot tasks."""
-    choices = suites.read(path, examples)
+    words = reading_times.read(path)
+    choices = suites.read(path, examples, words)
     run = load(directory, step, model)
-    values = suites.evaluate(run, choices, pll)
+    values = suites.evaluate(run, choices, pll, words)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     return Measured(values, {}, lambda: _record(
-        directory, run, {"suite": os.fspath(path), "score": values["score"]}, {"examples": len(choices), **model},
+        directory, run, {"suite": os.fspath(path), "score": values["score"]}, {
+            "examples": len(choices) or sum(len(table.texts) for table in words), **model},
         numbers, {name: values[name] for name in ("summary", "tasks")}))
 
 

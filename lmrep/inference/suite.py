@@ -2,7 +2,8 @@
 BabyLM challenge (Charpentier et al., 2025). The form of a line of a file says what is compared.
 
 A minimal pair is a choice between two whole texts. In other forms, the part that follows a context is scored, given the
-context: the log probabilities of its tokens, with the white space before it.
+context: the log probabilities of its tokens, with the white space before it. Tables of reading times (`reading_times`)
+are measured by a regression instead.
 """
 
 import itertools
@@ -19,10 +20,11 @@ from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import json_object
 from lmrep.core.messages import aligned, counted
-from lmrep.inference import pairs
+from lmrep.inference import pairs, reading_times
 from lmrep.inference.run import Run
 from lmrep.inference.scores import Text
 from lmrep.metrics.correlation import spearman
+from lmrep.objectives.scoring import Scoring
 
 ACCURACY, CORRELATION = KINDS = "accuracy", "spearman"
 
@@ -79,20 +81,21 @@ VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def read(path: str | Path, examples: int | None = None) -> list[Choice]:
+def read(path: str | Path, examples: int | None = None, words: Sequence[reading_times.Words] = ()) -> list[Choice]:
     """Reads the choices in all files *.jsonl of a directory and its subdirectories, or in one such file.
 
     Args:
       path: a line has the fields of one of the `FORMS`; other fields and empty lines are ignored. The files of a
         subdirectory are a task; a file beside them is one by itself.
       examples: the number of choices to read of each subset, from the first on; None for all.
+      words: the reading times of the same directory. If there are some, there may be no choice.
 
     Raises:
       UserError: there is no such file, or no choice; a line is not JSON, has no known form, or a field has another
         value than expected; a task has both accuracies and correlations.
     """
     path = Path(path)
-    root, files = (path, sorted(path.rglob("*.jsonl"))) if path.is_dir() else (path.parent, [path])
+    root, files = (path, sorted(path.rglob("*.jsonl"))) if path.is_dir() else (path.parent, [path] * (not words))
     choices, number, kinds = [], Counter(), {}
     for choice in itertools.chain.from_iterable(_read_file(file, root) for file in files):
         task, measured = choice.group[0], choice.ratio is None
@@ -102,9 +105,12 @@ def read(path: str | Path, examples: int | None = None) -> list[Choice]:
         number[choice.group] += 1
         if examples is None or number[choice.group] <= examples:
             choices.append(choice)
-    if not choices:
+    if clash := {choice.group[0] for choice in choices} & {table.task for table in words}:
+        raise UserError(f"{path}: the task {', '.join(clash)} has choices and reading times; put them into two "
+                        "directories")
+    if not choices and not words:
         raise UserError(f"{path} holds nothing to choose from; expected files *.jsonl, in subdirectories too, whose "
-                        f"lines have the fields {EXPECTED}")
+                        f"lines have the fields {EXPECTED}; or a table of reading times, such as reading_data.csv")
     return choices
 
 
@@ -127,8 +133,10 @@ def _read_file(file: Path, root: Path) -> Iterator[Choice]:
         yield Choice(options, (task, file.stem, form.subset.format_map(defaultdict(str, record))), where, ratio)
 
 
-def evaluate(run: Run, choices: Sequence[Choice], pll: str = "") -> dict[str, Any]:
-    """Computes the accuracies and correlations of a run on choices.
+def evaluate(
+    run: Run, choices: Sequence[Choice], pll: str = "", words: Sequence[reading_times.Words] = ()
+) -> dict[str, Any]:
+    """Computes the accuracies and correlations of a run on choices, and the scores of reading times.
 
     Texts are scored in float32, whatever the dtype of training; texts of equal tokens are scored once, and tied.
 
@@ -138,11 +146,12 @@ def evaluate(run: Run, choices: Sequence[Choice], pll: str = "") -> dict[str, An
     Returns:
       score, summary: the name of the scoring and its description.
       accuracy, low, high, chance: the mean over the tasks that have an accuracy, its 95 % interval, and the accuracy of
-        chance; of `spearman`, if no task has one.
+        chance; of `spearman`, if no task has one. Absent without choices.
       items, ties: the numbers of choices of these tasks, and of those whose first text is tied with others.
-      TASK/accuracy or TASK/spearman: of each task.
+      TASK/accuracy or TASK/spearman: of each task; TASK/eye_tracking and TASK/self_paced of reading times.
       tasks: {task: {accuracy or spearman, low, high, chance, items, ties, parts}}. `parts` has the same of the files of
-        the task, or of the subsets of a single file; a value is the mean over them.
+        the task, or of the subsets of a single file; a value is the mean over them. Of reading times, the result of
+        `reading_times.evaluate`.
 
     Raises:
       UserError: as `pairs.evaluate`; a part of a text is scored, and the run's score is no sum over tokens.
@@ -150,6 +159,16 @@ def evaluate(run: Run, choices: Sequence[Choice], pll: str = "") -> dict[str, An
     """
     name = pairs.scoring_name(run, pll)
     scoring = pairs.in_float32(run).uses.scorings[name]
+    times = {table.task: reading_times.evaluate(run, table, pll) for table in words}
+    tasks = _score_choices(run, choices, scoring) if choices else {}
+    values = {f"{task}/{kind}": entry[kind] for task, entry in (tasks | times).items()
+              for kind in (*KINDS, *reading_times.SCORES) if kind in entry}
+    mean = _mean(tasks.values()) if tasks else {}
+    return {"score": name, "summary": scoring.summary} | mean | values | {"tasks": tasks | times}
+
+
+def _score_choices(run: Run, choices: Sequence[Choice], scoring: Scoring) -> dict[str, dict[str, Any]]:
+    """Returns the results of tasks, as `tasks` of `evaluate`."""
     part = next((choice for choice in choices if any(context for context, _ in choice.options)), None)
     if part and (reason := pairs.why_no_token_scores(run, scoring)):
         raise UserError(f"{part.where}: only a part of a text is scored, and {run.directory} gives tokens no score: "
@@ -166,9 +185,7 @@ def evaluate(run: Run, choices: Sequence[Choice], pll: str = "") -> dict[str, An
     scores = pairs.checked_scores(run, *zip(*texts.values(), strict=True), scoring)
     sums = dict(zip(texts, scores.sums, strict=True))
     scored = [(choice, np.array([sums[keys[option]] for option in choice.options])) for choice in choices]
-    tasks = {task: _summary(members, 1) for task, members in _groups(scored, 0).items()}
-    values = {f"{task}/{kind}": entry[kind] for task, entry in tasks.items() for kind in KINDS if kind in entry}
-    return {"score": name, "summary": scoring.summary} | _mean(tasks.values()) | values | {"tasks": tasks}
+    return {task: _summary(members, 1) for task, members in _groups(scored, 0).items()}
 
 
 Scored = tuple[Choice, np.ndarray]  # with the scores of its options, float64[k]
@@ -235,17 +252,24 @@ def table(values: Mapping[str, Any]) -> str:
         for part, inner in entry.get("parts", {}).items():
             yield from rows(part, inner, depth + 1)
 
-    tasks = values["tasks"]
+    times = {task: entry for task, entry in values["tasks"].items() if reading_times.EYE_TRACKING in entry}
+    tasks = {task: entry for task, entry in values["tasks"].items() if task not in times}
     averaged = [entry for entry in tasks.values() if values.keys() & entry.keys() & {*KINDS}]
     lines = [["", "items", ACCURACY, "95 % interval", "chance"]]
     lines += [row for task, entry in tasks.items() for row in rows(task, entry)]
-    lines += rows(f"mean over {counted(len(averaged), 'task')}", values)
-    notes = [f"Score: {values['summary']}, in nats; of a text with a context, of the part after it.",
-             "Intervals: Wilson's, and of means Zou et al.'s (2009)."]
+    if tasks:
+        lines += rows(f"mean over {counted(len(averaged), 'task')}", values)
+    lines += [row for task, entry in times.items() for row in reading_times.table_rows(task, entry)]
+    notes = [f"Score: {values['summary']}, in nats; of a text with a context, of the part after it."]
+    if tasks:
+        notes.append("Intervals: Wilson's, and of means Zou et al.'s (2009).")
     if any(CORRELATION in entry for entry in tasks.values()):
         notes.append("rho: Spearman's correlation with human ratios, with Bonett and Wright's (2000) interval"
                      + "; the mean leaves it out" * (len(averaged) < len(tasks)) + ".")
-    if values["ties"]:
+    if values.get("ties"):
         notes.append(f"In {counted(values['ties'], 'item')}, the first of n tied texts counts 1/n.")
+    if times:
+        notes.append("Reading times: the fraction that surprisal explains of the variance that frequency, length and "
+                     "position leave unexplained; the mean leaves it out.")
     width = max(len(line[0]) for line in lines)
     return "\n".join([aligned([[line[0].ljust(width), *line[1:]] for line in lines], str.rjust), "", *notes])

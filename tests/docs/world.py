@@ -6,6 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
+from lmrep.inference import reading_times as reading
 from lmrep.metrics import glue
 from tests import runs, small
 from tests.cli.test_score_glue import GOLD
@@ -72,7 +73,9 @@ def tree(words: list[str]) -> list[str]:
 
 
 def suite(directory: Path) -> None:
-    """A line of each form of `lmrep evaluate --suite` for each noun."""
+    """A line of each form of `lmrep evaluate --suite` for each noun, and reading times."""
+    (directory / "reading").mkdir(parents=True)
+    (directory / "reading/reading_data.csv").write_text(reading_times())
     for task, line in {
         "blimp": lambda noun: {"sentence_good": f"The {noun} sees.", "sentence_bad": f"The {noun} see."},
         "ewok": lambda noun: {"Context1": f"The {noun} is old.", "Context2": f"The {noun} is small.", "Domain": "age",
@@ -84,6 +87,17 @@ def suite(directory: Path) -> None:
         "wug": lambda noun: {"sentences": f"the {noun} sees\tthe {noun}ness sees", "ratio": len(noun) / 10}}.items():
         (directory / task).mkdir(parents=True)
         (directory / task / f"{task}.jsonl").write_text("".join(json.dumps(line(noun)) + "\n" for noun in small.NOUNS))
+
+
+def reading_times(rows: int = 40) -> str:
+    """A table of random times in the form of the challenge's, of sentences such as "the old cat sees"."""
+    draw, lines = random.Random(0), [",".join(["", *reading.WORD, *reading.PREVIOUS, *reading.NUMBERS])]
+    for i in range(rows):
+        words = ["the", draw.choice(("old", "small", "red")), draw.choice(small.NOUNS), "sees"][: 2 + i % 3]
+        item, previous = (" ".join(words[:-n]) for n in (1, 2))
+        numbers = [f"{draw.random():.3f}" for _ in reading.NUMBERS]
+        lines.append(",".join([str(i), item, words[-1], previous, words[-2] if previous else "", *numbers]))
+    return "\n".join(lines) + "\n"
 
 
 def table(path: Path, header: tuple, rows: list[tuple]) -> None:

@@ -14,7 +14,8 @@ from lmrep.metrics import COMMON, Metric
 # The fields of a line of eval.jsonl that are its results; all others say what was evaluated, and how.
 RESULTS = ("step", "metrics", "intervals", "summary", "phenomena", "paradigms", "tasks")
 # The results on minimal pairs and on a suite that are drawn: these, and of a suite these of each task.
-OF_PAIRS, OF_SUITE = ("accuracy", "per_token_accuracy"), ("accuracy", "spearman")
+OF_PAIRS = ("accuracy", "per_token_accuracy")
+OF_SUITE = ("accuracy", "spearman", "eye_tracking", "self_paced")
 
 
 class Line(NamedTuple):
