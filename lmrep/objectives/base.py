@@ -46,6 +46,14 @@ class Carry(NamedTuple):
     shared: Tree = ()  # arrays without a batch axis: running statistics; threaded through microbatches in their order
 
 
+class ByTurns(NamedTuple):
+    """A metric, in place of (sum, count), of a term of the loss that some batches of training have no targets of, since
+    they are of another kind: such a batch has targets if one of its metrics of this type has."""
+
+    sum: Array  # float32[]
+    count: Array  # []
+
+
 class Objective(NamedTuple):
     """A training objective as pure functions, with the config bound.
 
@@ -65,7 +73,7 @@ class Objective(NamedTuple):
         running statistics, the run's `carry.shared` is in params["shared"].
       terms: {"mlm_loss": 1.0, "pair_loss": 1.0}: the metrics, with their weights, whose weighted sum is `loss`.
         Evaluation sums their means, so that its loss does not depend on the batch size. A batch in which one of them
-        counts nothing has no targets, and is an error. {}: `loss` is a mean over examples.
+        counts nothing has no targets, and is an error (but for `ByTurns`). {}: `loss` is a mean over examples.
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
       uses: the functions that inference, reports, conversion and planning need.
     """

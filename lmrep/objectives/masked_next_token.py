@@ -3,12 +3,13 @@ BERT: why not both?", arXiv:2410.24159).
 
 Some examples of a batch have masks and are read from both sides; the others are read from left to right. In both, the
 output at a position predicts the token after it, by one head: a masked token at position k is predicted at k - 1.
-Network and head are those of `causal` with head=transform, so that the trained model is used as either: it fills in
-masks, continues texts, and scores them in both ways.
+With mixing=steps whole batches are of one kind instead. Network and head are those of `causal` with head=transform, so
+that the trained model is used as either: it fills in masks, continues texts, and scores them in both ways.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,17 @@ from lmrep.data import prompts
 from lmrep.metrics import accuracy_metric, loss_metric, optional
 from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.objectives import causal, masking, scoring
-from lmrep.objectives.base import Batch, Carry, EvaluationKeys, Keys, Metrics, Names, Objective, ObjectiveDef
+from lmrep.objectives.base import (
+    Batch,
+    ByTurns,
+    Carry,
+    EvaluationKeys,
+    Keys,
+    Metrics,
+    Names,
+    Objective,
+    ObjectiveDef,
+)
 from lmrep.objectives.capabilities import FillMask, FillMaskOptions, GenerateText
 from lmrep.objectives.mlm_head import top_k
 from lmrep.objectives.outputs import head_params, normalize_weights, output_layer, smoothed_cross_entropy, sums
@@ -41,6 +52,8 @@ class Config(masking.Config):
 
     share: float = setting(0.9375, "fraction of a batch's examples that are masked, and weight of their mean loss; the "
                            "other examples are causal, with the rest of the weight", at_least=0, at_most=1)
+    mixing: str = setting("examples", "whether each batch has examples of both kinds, or the kind alternates: as large "
+                          "a share of the steps is masked, and the others are causal", choices=("examples", "steps"))
     z_loss: float = setting(0.0, "factor of log(Z)^2 in the loss of training, Z being the sum of exp(logits) (PaLM, "
                             "GPT-BERT: 1e-4)", at_least=0)
 
@@ -91,7 +104,8 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 
     Of b > 1 examples round(share * b) are masked, at least one and at most b - 1, other ones at each step. On
     validation each example is predicted in both ways: there is no `is_masked`, and `causal_weights` [b, t] are the
-    weights without masks. With a share of 0 there are no `inputs`, and with 0 or 1 only the weights of one kind.
+    weights without masks. With a share of 0 there are no `inputs`, and with 0 or 1 only the weights of one kind. With
+    mixing=steps all examples of a batch are masked, or none (`is_masked_step`).
     """
     batch = causal.prepare(keys, batch, c=HEAD)
     if not c.share:
@@ -107,6 +121,11 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
     if isinstance(keys, EvaluationKeys):
         return batch | {"inputs": inputs, "weights": normalize_weights(before_chosen),
                         "causal_weights": batch["weights"]}
+    if c.mixing == "steps":
+        is_masked = jnp.broadcast_to(is_masked_step(keys.step, c.share), b)
+        rows = is_masked[:, None]
+        return batch | {"inputs": jnp.where(rows, inputs, batch["tokens"]), "is_masked": is_masked,
+                        "weights": normalize_weights(jnp.where(rows, before_chosen, has_next))}
     number = min(max(round(c.share * b), 1), b - 1) if b > 1 else round(c.share)
     # The row moves with the step: in an order that keeps texts in their rows, none is always of one kind.
     is_masked = (jnp.arange(b) + keys.step) % b < number
@@ -115,11 +134,20 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
     return batch | {"inputs": jnp.where(rows, inputs, batch["tokens"]), "weights": weights, "is_masked": is_masked}
 
 
+def is_masked_step(step: Array | int, share: float) -> Array:
+    """Returns whether the batch of a step i32[] is masked, bool[]: of any n steps in a row, share * n of them, up to
+    one. Steps with a share of 1/2 are causal and masked by turns. Shares are rounded to fractions up to n / 10,000."""
+    part, whole = Fraction(share).limit_denominator(10_000).as_integer_ratio()
+    at = step % whole
+    return (at + 1) * part // whole > at * part // whole
+
+
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Computes `share` times the mean cross-entropy of the batch's masked tokens, plus the rest times the mean
-    cross-entropy of the next tokens of its causal examples. The carry stays as it is."""
+    cross-entropy of the next tokens of its causal examples; with mixing=steps, in training, the mean of the batch's one
+    kind. The carry stays as it is."""
     total, metrics = jnp.float32(0), {}
     for names, tokens, both_sides, weights, counted, factor in _passes(batch, c):
         hidden = encode(params, batch, tokens, both_sides, model, key)
@@ -128,7 +156,9 @@ def loss(
             z_loss=0.0 if key is None else c.z_loss)
         total += factor * part
         for name, where in zip(names, counted, strict=True):
-            metrics |= sums(where, **{f"{name}_loss": nll, f"{name}_accuracy": correct})
+            measured = sums(where, **{f"{name}_loss": nll, f"{name}_accuracy": correct})
+            by_turns = c.mixing == "steps" and "is_masked" in batch
+            metrics |= {key: ByTurns(*pair) for key, pair in measured.items()} if by_turns else measured
     every = batch.get("causal_weights", batch["weights"]) > 0
     return total, (metrics | sums(every, most_frequent_accuracy=batch["targets"] == most_frequent), carry)
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import replicated
-from lmrep.objectives.base import Batch, Carry, EvaluationKeys, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, ByTurns, Carry, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.training.state import FROZEN, TrainState, layout, trainable
 
 # Draws for different purposes come from different keys of one seed.
@@ -112,9 +112,12 @@ def evaluation_step(
 
 def fewest_targets(objective: Objective, metrics: Metrics) -> Array:
     """Returns the smallest number of targets in a batch over the terms of the loss, f32[]; infinity if no term is among
-    the metrics."""
-    counts = [metrics[name][1] for name, weight in objective.terms.items() if weight and name in metrics]
-    return jnp.stack([jnp.float32(count) for count in counts]).min() if counts else jnp.float32(jnp.inf)
+    the metrics. Terms `ByTurns` are one term, with the targets of the one that has most."""
+    measured = [metrics[name] for name, weight in objective.terms.items() if weight and name in metrics]
+    counts = [jnp.float32(metric[1]) for metric in measured if not isinstance(metric, ByTurns)]
+    if by_turns := [jnp.float32(metric.count) for metric in measured if isinstance(metric, ByTurns)]:
+        counts.append(jnp.stack(by_turns).max())
+    return jnp.stack(counts).min() if counts else jnp.float32(jnp.inf)
 
 
 def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:

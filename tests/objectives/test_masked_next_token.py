@@ -12,7 +12,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.objectives import causal, masked, masked_next_token
 from lmrep.objectives.base import Carry, EvaluationKeys, Keys
-from lmrep.training.step import evaluation_step, prepare_keys
+from lmrep.training.step import evaluation_step, fewest_targets, prepare_keys
 from tests.objectives import toys
 from tests.objectives.toys import CLS, MASK, PAD, SEP, VOCABULARY
 from tests.reference import random_params
@@ -101,6 +101,45 @@ def test_each_batch_has_the_share_of_masked_examples_in_other_rows_at_each_step(
     for each in steps[:2]:
         of_masked = each["weights"][each["is_masked"]].sum()
         assert (of_masked, each["weights"].sum()) == pytest.approx((share, 1.0), rel=1e-5)
+
+
+@pytest.mark.parametrize(("share", "kinds"), [(0.5, "-x-x-x-x"), (0.75, "-xxx-xxx"), (0.2, "----x----x")])
+def test_steps_of_both_kinds_alternate(share, kinds):
+    """In one program; all examples of a batch are of one kind, and their mean is the loss."""
+    built = masked_next_token.build(masked_next_token.Config(share=share, mixing="steps"), toys.model(), VOCABULARY)
+
+    @jax.jit
+    def run(step):
+        batch = built.prepare(prepare_keys(built, BATCH, 0, step), BATCH)
+        total, (metrics, _) = built.loss(params(), batch, jax.random.key(0), Carry())
+        return batch, total, metrics, fewest_targets(built, metrics)
+
+    for step, kind in enumerate(kinds):
+        batch, total, metrics, targets = jax.device_get(run(jnp.int32(step)))
+        assert batch["is_masked"].tolist() == [kind == "x"] * B
+        used, unused = ("mntp", "lm") if kind == "x" else ("lm", "mntp")
+        mean = metrics[f"{used}_loss"].sum / metrics[f"{used}_loss"].count
+        assert total == pytest.approx(mean, rel=1e-5) and metrics[f"{unused}_loss"] == (0, 0)
+        assert targets == metrics[f"{used}_loss"].count == (batch["weights"] > 0).sum() > 0
+        assert (batch["inputs"] == batch["tokens"]).all() or kind == "x"
+    assert run._cache_size() == 1
+
+
+def test_the_share_of_masked_steps_is_exact_at_any_step():
+    for share, part, whole in ((0.5, 1, 2), (0.9375, 15, 16), (0.3, 3, 10), (1e-4, 1, 10_000), (0.9999, 9999, 10_000)):
+        steps = jnp.arange(whole) + 2_000_000_000 // whole * whole + 3 - whole
+        chosen = np.asarray(masked_next_token.is_masked_step(steps, share))
+        assert chosen.sum() == part
+        if part > 1:  # evenly: no two runs of a kind differ by more than one
+            assert np.ptp(np.diff(np.flatnonzero(chosen))) <= 1
+
+
+def test_a_batch_of_alternating_steps_without_targets_has_none():
+    built = objective(share=0.5, mixing="steps", rate=0.4)
+    empty = BATCH | {"segment_ids": np.zeros_like(BATCH["segment_ids"])}
+    for step in (0, 1):
+        batch = built.prepare(KEYS._replace(step=jnp.int32(step)), empty)
+        assert fewest_targets(built, built.loss(params(), batch, None, Carry())[1][0]) == 0
 
 
 def test_a_share_of_0_is_causal_language_modelling():
@@ -222,8 +261,10 @@ def test_a_resumed_run_draws_what_the_step_says():
 
 
 def test_validation_predicts_every_example_in_both_ways_and_does_not_depend_on_the_step():
-    first, later = (prepared(step, EvaluationKeys, share=0.75, **FALLING) for step in (0, 1000))
+    first, later, by_steps = (prepared(step, EvaluationKeys, share=0.75, mixing=mixing, **FALLING)
+                              for step, mixing in ((0, "examples"), (1000, "examples"), (1, "steps")))
     jax.tree.map(np.testing.assert_array_equal, first, later)
+    jax.tree.map(np.testing.assert_array_equal, first, by_steps)
     assert (first["weights"].sum(1) > 0).all() and (first["causal_weights"].sum(1) > 0).all()
     metrics, _ = jax.jit(functools.partial(evaluation_step, objective=objective(share=0.75, **FALLING), seed=0))(
         params(), BATCH, Carry())
