@@ -37,6 +37,9 @@ from lmrep.training.stages import Stage
 from lmrep.training.state import trainable
 
 log = logging.getLogger(__name__)
+# Where the dense layer and the norm of a task's head (`Head.norm`) start: ModernBERT's classes for tasks have those of
+# its masked-LM head.
+PREDICTION_HEAD = {"dense": "objective/masked/transform", "norm": "objective/masked/norm"}
 
 
 class SourceCheckpoint(NamedTuple):
@@ -163,6 +166,8 @@ def for_task(
     if source.objective.get("name") == objective["name"]:
         _check_head(source, objective)
     params = dict(source.params)
+    if objective.get("norm") and not source.network.get("embedding"):  # embedding: a masked-LM head of another width
+        initial = {**initial, **{f"objective/{objective['name']}/{part}": old for part, old in PREDICTION_HEAD.items()}}
     for target, old in ({} if objective.get("hidden") else initial).items():  # hidden: a layer of another width
         for path, value in source.params.items():
             if path.startswith(f"{old}/"):

@@ -13,11 +13,12 @@ from lmrep.core.params import flatten
 from lmrep.data import tokenizers
 from lmrep.data.records import Record
 from lmrep.experiment.task_data import tokenize_records
-from lmrep.interop import conversion
+from lmrep.interop import checkpoint_config, conversion, init_from
 from lmrep.interop.heads import TASK_HEADS
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign, read
 from lmrep.objectives.base import Carry, Keys
+from lmrep.tasks import TASKS
 from tests.data import test_sentencepiece
 from tests.interop import test_live, test_live_t5
 from tests.interop.test_published import GOLDEN, files, same
@@ -117,6 +118,22 @@ def test_run_is_exported_to_the_class_of_the_task(converted, tmp_path):
     theirs, ours = model.config, again.config
     assert (ours.id2label, ours.label2id, ours.pad_token_id) == (theirs.id2label, theirs.label2id, theirs.pad_token_id)
     assert ours.problem_type == (TASK_HEADS[task].problem_type or None)
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging", "span_extraction", "multiple_choice"])
+def test_a_modernbert_head_starts_where_the_library_starts_it(task, tmp_path):
+    """From the masked-LM head, which has the same names in the library's classes for tasks."""
+    masked = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**CASES["ModernBertForMaskedLM"]))
+    with torch.no_grad():
+        masked.head.norm.weight.mul_(torch.arange(1.0, 1 + len(masked.head.norm.weight)))
+    masked.save_pretrained(tmp_path)
+    tokenizers.load(GOLDEN / "bert").save(tmp_path)
+    theirs = getattr(transformers, FAMILIES["modernbert"].tasks[task].name).from_pretrained(tmp_path)
+    fields = checkpoint_config.facts(tmp_path, task).head
+    ours = init_from.for_task(init_from.load(tmp_path), TASKS[task].initial, {"name": task, **fields}, False).params
+    np.testing.assert_array_equal(ours[f"objective/{task}/dense/kernel"].T, theirs.head.dense.weight.detach())
+    np.testing.assert_array_equal(ours[f"objective/{task}/norm/scale"], theirs.head.norm.weight.detach())
+    assert f"objective/{task}/out/kernel" not in ours
 
 
 def reference_logits(model, directory, texts, seconds=None):

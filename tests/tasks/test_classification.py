@@ -322,6 +322,23 @@ def test_a_head_starts_from_the_pooler_and_from_a_head_for_the_same_classes():
     assert "objective/classification/dense/kernel" not in started(hidden=5)  # a pooler has another width
 
 
+def test_a_head_with_a_norm_starts_from_the_masked_lm_head():
+    """As ModernBERT's; unless that is of another width, or the head has no norm."""
+    source = SOURCE._replace(params=SOURCE.params | {
+        "objective/masked/transform/kernel": np.full(1, 5.0), "objective/masked/norm/scale": np.full(1, 6.0),
+        "objective/masked/bias": np.full(1, 7.0)})
+
+    def head(**fields):
+        found = started(**{"source": source} | fields)
+        return {path.rpartition("classification/")[2]: value for path, value in found.items()
+                if path.startswith("objective/classification/")}
+
+    assert head(norm=True) == {"dense/kernel": 5, "norm/scale": 6, "out/kernel": 3}
+    assert head() == {"dense/kernel": 2, "out/kernel": 3} and head(norm=True, new=True) == {}
+    assert head(norm=True, hidden=5) == {"out/kernel": 3}
+    assert head(norm=True, source=source._replace(network={"embedding": 4})) == {"dense/kernel": 2, "out/kernel": 3}
+
+
 def test_a_new_head_takes_nothing_but_the_network():
     assert started(new=True) == started(("x", "y"), new=True) == {"encoder/w": 1}
 
