@@ -79,27 +79,46 @@ def encode(params, c, tokens, types, positions, allowed):
         x = layer_norm(p["embedding_norm"], x, c.norm_eps)
     if "project" in p:
         x = linear(p["project"], x)
-    layers, maps = [x], []
+    layers, maps, outputs = [x], [], [x]
     shared = {"none": "", "attention": "attention attention_norm", "mlp": "mlp mlp_norm",
               "all": "attention attention_norm mlp mlp_norm"}[c.share].split()
     for i in range(c.layers):
         own = {name: part if name in shared else jax.tree.map(lambda leaf: leaf[i], part)  # noqa: B023
                for name, part in p["layers"].items()}
         divisor = (np.sqrt(c.head_width) if c.scaled_attention else 1) * (i + 1 if c.attention_by_layer else 1)
-        x, probabilities = layer(own, x, allowed, c, divisor)
+
+        def average(x):
+            """A sum of all outputs so far, which x joins, with the weights of the next average."""
+            outputs.append(x)
+            weights = p["layer_weights"][str(len(outputs) - 2)]
+            if c.layer_weights == "convex":
+                weights = np.exp(weights) / np.exp(weights).sum()
+            return sum(w * output for w, output in zip(weights, outputs, strict=True))
+
+        added, probabilities = attention_block(own, x, allowed, c, divisor)
+        if c.layer_weights == "dense_blocks":
+            added = average(added)
+        y = mlp_block(own, added, c)
+        if c.layer_weights == "convex":
+            y = y - x
+        x = y if c.layer_weights == "none" or (c.layer_weights == "convex" and i == c.layers - 1) else average(y)
         layers.append(x)
         maps.append(probabilities)
     return (layer_norm(p["final_norm"], x, c.norm_eps) if c.norm == "pre" else x), layers, maps
 
 
-def layer(p, x, allowed, c, divisor):
+def attention_block(p, x, allowed, c, divisor):
+    if c.norm == "post":
+        y, maps = attention(p["attention"], x, allowed, c.heads, divisor)
+        return layer_norm(p["attention_norm"], x + y, c.norm_eps), maps
+    y, maps = attention(p["attention"], layer_norm(p["attention_norm"], x, c.norm_eps), allowed, c.heads, divisor)
+    return x + y, maps
+
+
+def mlp_block(p, x, c):
     def feed_forward(x):
         return linear(p["mlp"]["out"], ACTIVATIONS[c.activation](linear(p["mlp"]["in"], x)))
 
     if c.norm == "post":
-        y, maps = attention(p["attention"], x, allowed, c.heads, divisor)
-        x = layer_norm(p["attention_norm"], x + y, c.norm_eps)
-        return layer_norm(p["mlp_norm"], x + feed_forward(x), c.norm_eps), maps
-    y, maps = attention(p["attention"], layer_norm(p["attention_norm"], x, c.norm_eps), allowed, c.heads, divisor)
-    x = x + y
-    return x + feed_forward(layer_norm(p["mlp_norm"], x, c.norm_eps)), maps
+        return layer_norm(p["mlp_norm"], x + feed_forward(x), c.norm_eps)
+    return x + feed_forward(layer_norm(p["mlp_norm"], x, c.norm_eps))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.core.sharding import gather, shard
-from lmrep.layers import dropout, linear, norm
+from lmrep.layers import dropout, linear, norm, soft_cap
 from lmrep.layers.gradient import with_gradient
 
 HEADS = ("batch", "length", "heads", None)  # the logical axes of queries, keys and values
@@ -92,7 +92,7 @@ def apply(
 
 
 def dense(
-    mask: Array, bias: Array | None = None, scaled: bool = True, same_along: tuple[int, ...] = ()
+    mask: Array, bias: Array | None = None, scaled: bool = True, same_along: tuple[int, ...] = (), cap: float = 0.0
 ) -> Attend:
     """Makes attention that computes and keeps all probabilities at once.
 
@@ -101,6 +101,7 @@ def dense(
       bias: added to the logits, [b, h, t, s], or float32 [h, t, s], not with `at`.
       scaled: whether logits are divided by the root of the heads' width.
       same_along: axes of the probabilities [b, h, t, s] along which dropout is the same.
+      cap: of the logits before a bias, as in `soft_cap`; 0 for none.
     """
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         visible = shard(mask if at is None else take(mask, at), "batch", "length", None)
@@ -108,14 +109,14 @@ def dense(
         # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, but sometimes
         # gave wrong values on busy processors.
         query = query * query.shape[-1] ** -0.5 if scaled else query
-        return _attend(query, keys, values, visible, bias, key, rate, same_along)
+        return _attend(query, keys, values, visible, bias, key, rate, same_along, cap)
 
     return run
 
 
-def dense_products(query: Array, keys: Array, values: Array, mask: Array) -> Array:
+def dense_products(query: Array, keys: Array, values: Array, mask: Array, cap: float = 0.0) -> Array:
     """Computes attention of scaled queries [b, t, h, k] under a mask bool[b, t, s], without dropout -> [b, t, h, k]."""
-    return _attend(query, keys, values, mask, None, None, 0.0, ())[0]
+    return _attend(query, keys, values, mask, None, None, 0.0, (), cap)[0]
 
 
 def take(x: Array, at: Array) -> Array:
@@ -144,28 +145,28 @@ def heads_first(kv: KVCache) -> KVCache:
 
 def cached_attention(
     params: Tree, x: Array, cache: KVCache, start: Array, heads: int, bias: Array | None = None, scaled: bool = True,
-    rotate: Rotate | None = None, window: int = 0,
+    rotate: Rotate | None = None, window: int = 0, cap: float = 0.0,
 ) -> tuple[Array, KVCache]:
     """Computes causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and
-    itself. The cache has its heads first, and keys as `rotate` left them. `bias` [h, t, s] and `scaled` as in `dense`,
-    `rotate` as in `apply`. With a `window`, a position attends to as many, the last of which is its own. Returns
-    (output [b, t, d], the cache with the keys and values of x)."""
+    itself. The cache has its heads first, and keys as `rotate` left them. `bias` [h, t, s], `scaled` and `cap` as in
+    `dense`, `rotate` as in `apply`. With a `window`, a position attends to as many, the last of which is its own.
+    Returns (output [b, t, d], the cache with the keys and values of x)."""
     cache = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2),
         cache, heads_first(project_kv(params, x, heads, rotate)))
     before = (start + jnp.arange(x.shape[1]))[:, None] - jnp.arange(cache.keys.shape[2])
     mask = (before >= 0) & (before < window) if window else before >= 0
-    return attend_to_cache(params, x, cache, mask[None], heads, bias, scaled, rotate), cache
+    return attend_to_cache(params, x, cache, mask[None], heads, bias, scaled, rotate, cap), cache
 
 
 def attend_to_cache(
     params: Tree, x: Array, cache: KVCache, mask: Array, heads: int, bias: Array | None = None, scaled: bool = True,
-    rotate: Rotate | None = None,
+    rotate: Rotate | None = None, cap: float = 0.0,
 ) -> Array:
     """Computes attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. The keys of an
     example serve n consecutive examples of x, whose queries are computed as if they were of one text.
 
-    `mask` bool[b or 1, t or 1, s]; `bias` [h, t, s], only where n is 1; `scaled` as in `dense`.
+    `mask` bool[b or 1, t or 1, s]; `bias` [h, t, s], only where n is 1; `scaled` and `cap` as in `dense`.
     """
     # `dense` avoids this layout, with which it saw wrong values. None was found here: 450 passes of 14 such programs
     # on a busy machine were equal bit by bit.
@@ -173,7 +174,7 @@ def attend_to_cache(
     query = rotate(query, None) if rotate else query
     query = query.reshape(len(cache.keys), -1, *query.shape[2:]).swapaxes(1, 2)
     query = query * query.shape[-1] ** -0.5 if scaled else query
-    logits = jnp.einsum("bhtk,bhsk->bhts", query, cache.keys).astype(jnp.float32)
+    logits = soft_cap.apply(jnp.einsum("bhtk,bhsk->bhts", query, cache.keys).astype(jnp.float32), cap)
     logits = jnp.where(mask[:, None], logits if bias is None else logits + bias, MASKED_LOGIT)
     weights = jax.nn.softmax(logits, axis=-1).astype(query.dtype)
     output = jnp.einsum("bhts,bhsk->bhtk", weights, cache.values).swapaxes(1, 2)
@@ -188,19 +189,25 @@ def _heads(params: Tree, x: Array, heads: int) -> Array:
 
 def _forward(
     query: Array, keys: Array, values: Array, mask: Array, bias: Array | None, key: Array | None, rate: float,
-    same_along: tuple[int, ...],
+    same_along: tuple[int, ...], cap: float,
 ) -> tuple[tuple[Array, Array], tuple]:
     # The backward pass keeps one [b, h, t, s] array, in the dtype of the query. JAX's derivative keeps three: the
     # weights in float32, the weights after dropout, and its mask.
-    logits = jnp.einsum("bthk,bshk->bhts", query, keys)
-    logits = logits.astype(jnp.float32) if bias is None else logits.astype(jnp.float32) + bias
+    logits = _capped_logits(query, keys, cap)
+    logits = logits if bias is None else logits + bias
     logits = jnp.where(mask[:, None], logits, MASKED_LOGIT)
     weights = jax.nn.softmax(logits, axis=-1).astype(query.dtype)
     output = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, weights, rate, same_along), values)
     return (output, weights), (query, keys, values, mask, bias, key, weights)
 
 
-def _backward(rate: float, same_along: tuple[int, ...], residuals: tuple, cotangents: tuple[Array, Array]) -> tuple:
+def _capped_logits(query: Array, keys: Array, cap: float) -> Array:
+    return soft_cap.apply(jnp.einsum("bthk,bshk->bhts", query, keys).astype(jnp.float32), cap)
+
+
+def _backward(
+    rate: float, same_along: tuple[int, ...], cap: float, residuals: tuple, cotangents: tuple[Array, Array]
+) -> tuple:
     query, keys, values, mask, bias, key, weights = residuals
     g, dweights_out = cotangents
     dropped, undrop = jax.vjp(lambda w: dropout.apply(key, w, rate, same_along), weights)
@@ -216,10 +223,12 @@ def _backward(rate: float, same_along: tuple[int, ...], residuals: tuple, cotang
     if bias is not None:
         dbias = dlogits.astype(bias.dtype) if bias.ndim == 4 else jnp.einsum(
             "b,bhts->hts", jnp.ones(len(dlogits)), dlogits, precision=jax.lax.Precision.HIGHEST)
+    if cap:  # the logits are computed again, since the weights give them only up to a constant
+        dlogits = dlogits * soft_cap.slope(_capped_logits(query, keys, cap), cap)
     dlogits = dlogits.astype(query.dtype)
     dquery = jnp.einsum("bhts,bshk->bthk", dlogits, keys)
     dkeys = jnp.einsum("bhts,bthk->bshk", dlogits, query)
     return dquery, dkeys, dvalues, None, dbias, None
 
 
-_attend = with_gradient(_forward, _backward, nondiff_argnums=(6, 7))
+_attend = with_gradient(_forward, _backward, nondiff_argnums=(6, 7, 8))

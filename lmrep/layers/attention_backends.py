@@ -26,12 +26,13 @@ class Needs(NamedTuple):
     mask: bool = False  # whether there is a mask beside segments and causality
     dropout: bool = False  # on the probabilities
     sharded: bool = False  # whether the positions of a sequence are on several devices
+    capped: bool = False  # whether logits are soft-capped
 
 
 class Backend(NamedTuple):
     """An implementation and what it honours. All take sequences of any length and causal masks."""
 
-    attend: Callable[[AttentionMask], Attend]  # AttentionMask -> `Attend`
+    attend: Callable[..., Attend]  # AttentionMask -> `Attend`; with `capped`, (AttentionMask, cap=) too
     platforms: tuple[str, ...] = ()  # where it runs; none: everywhere
     packed: bool = True  # whether it keeps the segments of a sequence apart
     mask: bool = True  # whether it takes `AttentionMask.mask`
@@ -40,14 +41,16 @@ class Backend(NamedTuple):
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # in which it computes
     width_multiple: int = 1  # of which the width of a head is a multiple
     max_width: int = 0  # of a head; 0 for any
+    capped: bool = False  # whether it has `soft_cap` on the logits
 
 
 ATTENTION: dict[str, Backend] = {
-    "xla": Backend(lambda mask: dense(mask.to_bool())),
-    "chunked": Backend(chunked_attention.attend),
+    "xla": Backend(lambda mask, cap=0.0: dense(mask.to_bool(), cap=cap), capped=True),
+    "chunked": Backend(chunked_attention.attend, capped=True),
     "cudnn": Backend(fused_attention.cudnn, platforms=("gpu",), packed=False, mask=False, dropout=False,
                      sharded=False, dtypes=("bfloat16",), width_multiple=8, max_width=128),
-    "splash": Backend(fused_attention.splash, platforms=("tpu",), mask=False, dropout=False, sharded=False),
+    "splash": Backend(fused_attention.splash, platforms=("tpu",), mask=False, dropout=False, sharded=False,
+                      capped=True),
 }
 AUTO = "auto"
 EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)
@@ -85,6 +88,8 @@ def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
         unmet.append("has no dropout that every mesh and a resumed run repeat: set model.attention_dropout=0")
     if needs.sharded and not backend.sharded:
         unmet.append("does not shard a sequence: set mesh.sequence=1")
+    if needs.capped and not backend.capped:
+        unmet.append("has no soft cap on attention logits: set model.attention_cap=0")
     if needs.dtype not in backend.dtypes:
         unmet.append(f"computes in {' or '.join(backend.dtypes)} only: set execution.dtype={backend.dtypes[0]}")
     if needs.head_width % backend.width_multiple or 0 < backend.max_width < needs.head_width:
@@ -125,19 +130,22 @@ def only_dense() -> Iterator[None]:
         _only_dense.reset(token)
 
 
-def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout: bool) -> Attend:
-    """Returns the implementation `name`, or what `auto` means for these shapes, under a mask. Called while a program is
-    traced. Raises UserError if the backend does not honour the mask, dropout, dtype or width. (Whether sequences are
-    packed cannot be seen here: `auto` takes it that they are.) Under a mask with a window, all but "xla" are
-    `local_attention`."""
+def bind(
+    name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout: bool, cap: float = 0.0
+) -> Attend:
+    """Returns the implementation `name`, or what `auto` means for these shapes, under a mask, with a `cap` on logits.
+    Called while a program is traced. Raises UserError if the backend does not honour the mask, dropout, dtype, width or
+    cap. (Whether sequences are packed cannot be seen here: `auto` takes it that they are.) Under a mask with a window,
+    all but "xla" are `local_attention`."""
     if mask.window and name != "xla":
-        return local_attention.attend(mask)
+        return local_attention.attend(mask, cap)
     if _only_dense.get():
         name = "xla"
     needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,
-                  mask=mask.mask is not None, dropout=dropout, sharded=sharding.axis_size(sharding.SEQUENCE) > 1)
+                  mask=mask.mask is not None, dropout=dropout, sharded=sharding.axis_size(sharding.SEQUENCE) > 1,
+                  capped=cap > 0)
     choice = resolve(name, needs, sharding.platform() if name == AUTO else None)
-    return ATTENTION[choice.name].attend(mask)
+    return ATTENTION[choice.name].attend(mask, **({"cap": cap} if cap else {}))
 
 
 def describe(choices: Mapping[str, Choice]) -> str:

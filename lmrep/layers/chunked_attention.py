@@ -13,7 +13,7 @@ import numpy as np
 
 from lmrep.core.params import Array
 from lmrep.core.sharding import gather_length, map_shards, platform, shard_start
-from lmrep.layers import dropout
+from lmrep.layers import dropout, soft_cap
 from lmrep.layers.attention import HEADS, MASKED_LOGIT, Attend, AttentionMask, KVCache, take
 from lmrep.layers.gradient import with_gradient
 
@@ -28,9 +28,9 @@ def block_size(sequences: int, heads: int) -> int:
     return next((size for size in (512, 256, 128) if sequences * heads * size**2 <= CPU_BLOCK), 64)
 
 
-def attend(mask: AttentionMask, block: int = 0) -> Attend:
+def attend(mask: AttentionMask, block: int = 0, cap: float = 0.0) -> Attend:
     """Computes attention under `mask` in blocks of at most `block` queries and keys (0: `block_size`), without
-    probabilities."""
+    probabilities; `cap` as in `attention.dense`."""
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         length = mask.segment_ids.shape[1]
         positions = jnp.arange(length)[None] if mask.causal else None
@@ -46,7 +46,7 @@ def attend(mask: AttentionMask, block: int = 0) -> Attend:
             keys, values = (gather_length(x, length) for x in (keys, values))
             b, t, h, _ = shard_start(HEADS, (shape[0], shape[2], shape[1], 0))
             static = _Static(rate, block or block_size(*query.shape[::2]),
-                             not aligned or query.shape[1] < length, shape)
+                             not aligned or query.shape[1] < length, shape, cap)
             return _attend(query, keys, values, _Arrays(*arrays, (b, h, t)), static)
 
         axes = HEADS, HEADS, HEADS, HEADS[:2], HEADS[:2], (*HEADS[:2], None), ("batch", None), (None, None), ()
@@ -75,6 +75,7 @@ class _Static(NamedTuple):
     block: int
     attends_to_later_keys: bool  # whether a query may attend to the keys of later blocks
     shape: tuple[int, ...]  # [b, h, t, s] of all probabilities, on all devices
+    cap: float  # of the logits; 0 for none
 
 
 class _Blocks(NamedTuple):
@@ -99,7 +100,7 @@ def _forward(query: Array, keys: Array, values: Array, arrays: _Arrays, static: 
 
     def step(sums: tuple, pair: Array) -> tuple[tuple, None]:
         (weighted_values, largest, total), (i, j) = sums, pair
-        logits = _logits(blocks, i, j, keys.shape[1])
+        logits = _logits(blocks, i, j, keys.shape[1], static.cap)
         peak = jnp.maximum(largest[i], logits.max(-1))
         weights = jnp.exp(logits - peak[..., None]).astype(values.dtype)
         scale = jnp.exp(largest[i] - peak)
@@ -123,11 +124,14 @@ def _backward(static: _Static, residuals: tuple, g: Array) -> tuple:
 
     def step(sums: tuple, pair: Array) -> tuple[tuple, None]:
         (dquery, dkeys, dvalues), (i, j) = sums, pair
-        logits = _logits(blocks, i, j, keys.shape[1])
+        logits = _logits(blocks, i, j, keys.shape[1], static.cap)
         weights = jnp.exp(logits - largest[i][..., None]) / total[i][..., None]
         dropped, dweights = (_dropped(x, i, j, arrays, static) for x in (
             weights, jnp.einsum("bthk,bshk->bhts", g_blocks[i], value_blocks[j], preferred_element_type=jnp.float32)))
-        dlogits = jnp.where(logits > MASKED_LOGIT, weights * (dweights - means[i][..., None]), 0).astype(query.dtype)
+        dlogits = weights * (dweights - means[i][..., None])
+        if static.cap:
+            dlogits = dlogits * soft_cap.slope(logits, static.cap)
+        dlogits = jnp.where(logits > MASKED_LOGIT, dlogits, 0).astype(query.dtype)
         products = (jnp.einsum("bhts,bshk->bthk", dlogits, blocks.keys[j], preferred_element_type=jnp.float32),
                     jnp.einsum("bhts,bthk->bshk", dlogits, blocks.query[i], preferred_element_type=jnp.float32),
                     jnp.einsum("bhts,bthk->bshk", dropped.astype(g.dtype), g_blocks[i],
@@ -174,10 +178,11 @@ def _join(blocks: Array, length: int) -> Array:
     return blocks.swapaxes(0, 1).reshape(blocks.shape[1], -1, *blocks.shape[3:])[:, :length]
 
 
-def _logits(blocks: _Blocks, i: Array, j: Array, length: int) -> Array:
+def _logits(blocks: _Blocks, i: Array, j: Array, length: int, cap: float) -> Array:
     """Returns f32[b, h, t, s] of a block of queries and one of keys: MASKED_LOGIT where a query does not attend to a
     key, and minus infinity beyond the keys, of which there are `length`."""
     logits = jnp.einsum("bthk,bshk->bhts", blocks.query[i], blocks.keys[j], preferred_element_type=jnp.float32)
+    logits = soft_cap.apply(logits, cap)
     mask = blocks.query_segments[i][:, :, None] == blocks.key_segments[j][:, None, :]
     if blocks.query_positions is not None:
         mask &= blocks.query_positions[i][:, :, None] >= blocks.key_positions[j][:, None, :]

@@ -29,12 +29,13 @@ def cudnn(mask: AttentionMask) -> Attend:
     return _attend(mask, _cudnn, "cuDNN's attention")
 
 
-def splash(mask: AttentionMask, interpret: bool = False) -> Attend:
-    """Computes attention under `mask`, for any length. `interpret` runs the kernel without a TPU, slowly."""
-    return _attend(mask, partial(_splash, interpret=interpret), "splash attention")
+def splash(mask: AttentionMask, interpret: bool = False, cap: float = 0.0) -> Attend:
+    """Computes attention under `mask`, for any length. `interpret` runs the kernel without a TPU, slowly; `cap` as in
+    `attention.dense`."""
+    return _attend(mask, partial(_splash, interpret=interpret, cap=cap), "splash attention", cap)
 
 
-def _attend(mask: AttentionMask, kernel: Callable[..., Array], name: str) -> Attend:
+def _attend(mask: AttentionMask, kernel: Callable[..., Array], name: str, cap: float = 0.0) -> Attend:
     """Computes attention under `mask` by `kernel`, on each device for its examples and heads: (query, keys, values, all
     [b, t, h, k], segment_ids [b, t], causal=) -> [b, t, h, k]. Queries at chosen positions (`at`) go through
     `chunked_attention`."""
@@ -45,7 +46,7 @@ def _attend(mask: AttentionMask, kernel: Callable[..., Array], name: str) -> Att
         if key is not None and rate:
             raise ValueError(f"{name} is used without dropout; use xla or chunked")
         if at is not None:
-            return chunked_attention.attend(mask)(query, kv, at=at)
+            return chunked_attention.attend(mask, cap=cap)(query, kv, at=at)
         axes = ("batch", None, "heads", None)
         return map_shards(partial(kernel, causal=mask.causal), (axes, axes, axes, ("batch", None)),
                           query, kv.keys, kv.values, mask.segment_ids), None
@@ -67,7 +68,9 @@ def _cudnn(query: Array, keys: Array, values: Array, segment_ids: Array, causal:
     return jnp.where(single[:, None, None, None], output, jnp.nan)
 
 
-def _splash(query: Array, keys: Array, values: Array, segment_ids: Array, causal: bool, interpret: bool) -> Array:
+def _splash(
+    query: Array, keys: Array, values: Array, segment_ids: Array, causal: bool, interpret: bool, cap: float
+) -> Array:
     length, heads = query.shape[1:3]
     padding = -length % LANES
     size = length + padding
@@ -81,6 +84,6 @@ def _splash(query: Array, keys: Array, values: Array, segment_ids: Array, causal
     run = splash_kernel.make_splash_mha_single_device(
         splash_masks.MultiHeadMask(
             [(splash_masks.CausalMask if causal else splash_masks.FullMask)((size, size))] * heads),
-        block_sizes=sizes, interpret=interpret)
+        block_sizes=sizes, attn_logits_soft_cap=cap or None, interpret=interpret)
     output = jax.vmap(run)(query, keys, values, splash_kernel.SegmentIds(segments, segments))
     return output.swapaxes(1, 2)[:, :length]

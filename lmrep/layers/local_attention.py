@@ -6,9 +6,9 @@ from lmrep.core.params import Array
 from lmrep.layers.attention import Attend, AttentionMask, KVCache, dense, dense_products
 
 
-def attend(mask: AttentionMask) -> Attend:
+def attend(mask: AttentionMask, cap: float = 0.0) -> Attend:
     """Computes attention under a mask with a window w, without probabilities. Blocks of w queries attend to their own
-    block and its two neighbours.
+    block and its two neighbours. `cap` as in `attention.dense`.
 
     All products are computed, as in `attention.dense`, where blocks save nothing (texts of at most 3 w), at chosen
     positions, under a mask of all pairs of positions, and with dropout, whose draws belong to all pairs.
@@ -18,7 +18,7 @@ def attend(mask: AttentionMask) -> Attend:
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         b, t, _, _ = query.shape
         if at is not None or mask.mask is not None or t <= 3 * width or (rate and key is not None):
-            return dense(mask.to_bool())(query, kv, at=at, rate=rate, key=key)[0], None
+            return dense(mask.to_bool(), cap=cap)(query, kv, at=at, rate=rate, key=key)[0], None
         numbers = _blocks(jnp.arange(t)[None], width, fill=-2 * t)  # beyond every window
         distance = numbers[..., :, None] - _neighbours(numbers, fill=-4 * t)[..., None, :]
         segments = _blocks(mask.segment_ids, width)
@@ -27,7 +27,7 @@ def attend(mask: AttentionMask) -> Attend:
             visible &= distance >= 0
         query, *kv = (x.reshape(-1, *x.shape[2:]) for x in (
             _blocks(query * query.shape[-1] ** -0.5, width), *(_neighbours(_blocks(x, width)) for x in kv)))
-        output = dense_products(query, *kv, visible.reshape(-1, *visible.shape[2:]))
+        output = dense_products(query, *kv, visible.reshape(-1, *visible.shape[2:]), cap)
         return output.reshape(b, -1, *output.shape[2:])[:, :t], None
 
     return run

@@ -19,6 +19,7 @@ from lmrep.layers import attention as attention_layer
 from lmrep.layers import (
     attention_backends,
     convolution,
+    depth_average,
     disentangled_attention,
     dropout,
     embedding,
@@ -29,8 +30,9 @@ from lmrep.layers import (
     stack,
 )
 from lmrep.layers.attention import Attend, AttentionMask, KVCache, Rotate, take
+from lmrep.layers.depth_average import Average, last_output
 from lmrep.layers.rotary import rotary
-from lmrep.models import pruned_heads
+from lmrep.models import capped_output, pruned_heads
 from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
 from lmrep.models.sizes import Sizes, TransformerSizes
 from lmrep.models.transformer_config import SHARING, Config, check
@@ -47,6 +49,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
     """Builds the model of config `c`."""
     check(c)
     run = partial(encode, c=c, execution=execution)
+    table = partial(output_embedding, c=c) if c.tied else None
     return Model(
         name=name,
         specs=specs(c),
@@ -56,7 +59,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         max_length=c.max_tokens,
         inputs=input_fields(c),
         conditions_on=frozenset({Context.LEFT, Context.BOTH, Context.MASKED}),
-        output=Output(c.table_width, partial(output_embedding, c=c) if c.tied else None),
+        output=Output(c.table_width, table, capped_output.output_layer(
+            c.logit_cap, c.vocab, c.table_width, initializer(c), table) if c.logit_cap else None),
         state=State() if c.positions == "disentangled" or c.convolution else State(
             cache=partial(start_cache, c=c, execution=execution), decode=partial(decode, c=c, execution=execution)),
         heads=Heads(c.heads, lambda: c.kept_heads, frozenset({"self"})),
@@ -75,10 +79,12 @@ def sizes(c: Config) -> Sizes:
     full = attention * -(-c.layers // c.global_every) // c.layers if c.window else attention  # without local layers
     disentangled = c.positions == "disentangled"
     full *= 1 + disentangled * sum(disentangled_attention.TERMS[c.position_terms])
+    averages = c.width * sum(spec.shape[0] for spec in depth_average.specs(c.layer_weights, c.layers).values())
     # ELECTRA's script counts layers of one size
-    equal_layers = attention == c.layers * c.width and not (c.gated or c.window or disentangled or c.convolution)
+    equal_layers = attention == c.layers * c.width and not (
+        c.gated or c.window or disentangled or c.convolution or averages)
     layers = 4 * c.width * attention + (2 + c.gated) * c.layers * c.width * c.mlp
-    return Sizes(layers + c.convolution * c.width**2 + projection, full,
+    return Sizes(layers + c.convolution * c.width**2 + projection + averages, full,
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if equal_layers else None)
 
 
@@ -104,7 +110,7 @@ def initializer(c: Config, stddev: float = 0.0) -> Initializer:
 
 def specs(c: Config) -> Tree:
     """Returns the parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `relative`, which are
-    embeddings of distances, `convolution` and `convolution_norm`, `final_norm`."""
+    embeddings of distances, `convolution` and `convolution_norm`, `layer_weights`, `final_norm`."""
     init, e = initializer(c), c.table_width
     rows = c.max_length + c.position_offset if c.positions == "learned" else 0
     tree = {
@@ -122,6 +128,8 @@ def specs(c: Config) -> Tree:
     if c.convolution:
         tree["convolution"] = convolution.specs(c.width, c.convolution, init)
         tree["convolution_norm"] = norm.specs(c.width, c.norm_kind)
+    if averages := depth_average.specs(c.layer_weights, c.layers):
+        tree["layer_weights"] = averages
     if c.norm == "pre":
         tree["final_norm"] = norm.specs(c.width, c.norm_kind)
     return tree
@@ -161,7 +169,7 @@ def encode(
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
     bind = partial(attention_backends.bind, "xla" if attention else execution.attention, head_width=c.head_width,
-                   dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0)
+                   dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0, cap=c.attention_cap)
     make = partial(_disentangled, params, c=c, dtype=execution.dtype) if c.positions == "disentangled" else bind
     attend = {window: make(mask.replace(window=window)) for window in dict.fromkeys(c.windows)}
     embedding_key, stack_key = prng.split(key, 2)
@@ -170,7 +178,8 @@ def encode(
     x = _embed(params, inputs, positions, embedding_key, c).astype(execution.dtype)
 
     def run(
-        p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None, *, window: int
+        p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None, *, window: int,
+        average: Average = last_output,
     ) -> tuple[Array, tuple]:
         (key, gates), heads, attend_here = slices, _heads_of(p, c), attend[window]
         attention_key, *keys = prng.split(key, 4)
@@ -183,7 +192,7 @@ def encode(
                 p["attention"], y, attend_here, heads, at=at, rate=c.attention_dropout, key=attention_key,
                 gates=None if gates is None else gates[..., :heads], rotate=rotate[window])
 
-        x, probabilities = _layer(p, x, block, c, keys, at)
+        x, probabilities = _layer(p, x, block, c, keys, at, average)
         return x, (x if layers else None, _with_heads(probabilities, c.heads) if attention else None)
 
     def first(p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
@@ -196,9 +205,7 @@ def encode(
     functions = _by_window(run, c)
     if c.convolution:
         functions[0] = first
-    last, collected = stack.apply(
-        functions, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), SHARING[c.share], execution,
-        last=None if at is None else partial(functions[-1], at=at))
+    last, collected = _run_layers(params, functions, x, (keys, inputs.gates), c, execution, at)
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps, c.norm_kind)
     if at is not None:
@@ -308,16 +315,18 @@ def decode(
     x = _embed(params, Inputs(tokens=tokens), positions, None, c).astype(execution.dtype)
     rotate = _rotations(positions, c)
 
-    def run(p: Tree, x: Array, kv: KVCache, *, window: int) -> tuple[Array, KVCache]:
+    def run(
+        p: Tree, x: Array, kv: KVCache, at: None = None, *, window: int,
+        average: Average = last_output,
+    ) -> tuple[Array, KVCache]:
         heads = _heads_of(p, c)
         known = KVCache(*(part[:, :heads] for part in kv))
         x, new = _layer(p, x, lambda y: attention_layer.cached_attention(
             p["attention"], y, known, cache.length, heads, rotate=rotate[window],
-            window=window + 1 if window else 0), c)
+            window=window + 1 if window else 0, cap=c.attention_cap), c, average=average)
         return x, KVCache(*(_with_heads(part, kv.keys.shape[1]) for part in new))
 
-    x, kv = stack.apply(_by_window(run, c), _scaled(params["layers"], c), layer_specs(c), x, cache.kv, SHARING[c.share],
-                          replace(execution, scan=True, remat="none"))
+    x, kv = _run_layers(params, _by_window(run, c), x, cache.kv, c, replace(execution, scan=True, remat="none"))
     if c.norm == "pre":
         x = norm.apply(params["final_norm"], x, c.norm_eps, c.norm_kind)
     return x, Cache(kv, cache.length + (tokens.shape[1] if real is None else real))
@@ -340,16 +349,28 @@ def _embed(params: Tree, inputs: Inputs, positions: Array, key: Array | None, c:
     return linear.apply(params["project"], x) if "project" in params else x
 
 
+def _run_layers(
+    params: Tree, layers: Sequence[Callable], x: Array, inputs: Tree, c: Config, execution: stack.Execution,
+    at: Array | None = None,
+) -> tuple[Array, Any]:
+    """Runs all layers, the last one at positions `at` or all; `inputs` and results as in `stack.apply`."""
+    return depth_average.apply(
+        c.layer_weights, params.get("layer_weights", {}), layers, _scaled(params["layers"], c), layer_specs(c), x,
+        inputs, SHARING[c.share], execution, at)
+
+
 def _layer(
     p: Tree, x: Array, attend: Callable[[Array], tuple[Array, Any]], c: Config,
-    keys: Sequence[Array | None] = (None,) * 3, at: Array | None = None,
+    keys: Sequence[Array | None] = (None,) * 3, at: Array | None = None, average: Average = last_output,
 ) -> tuple[Array, Any]:
-    """Applies one layer, at positions `at` or all: x [b, s, d] -> (x [b, t, d], second result of `attend`)."""
+    """Applies one layer, at positions `at` or all: x [b, s, d] -> (x [b, t, d], second result of `attend`). `average`
+    is called after each block."""
     attention_key, inner_key, mlp_key = keys
     add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, kind=c.norm_kind, rate=c.dropout)
     x, collected = add(p.get("attention_norm"), x, attend, key=attention_key, at=at)
-    return add(p["mlp_norm"], x, lambda y: (mlp.apply(
-        p["mlp"], y, c.activation, rate=c.mlp_dropout, key=inner_key), None), key=mlp_key)[0], collected
+    x, _ = add(p["mlp_norm"], average(x, 0), lambda y: (mlp.apply(
+        p["mlp"], y, c.activation, rate=c.mlp_dropout, key=inner_key), None), key=mlp_key)
+    return average(x, 1), collected
 
 
 DEFINITION = ModelDef(
@@ -360,8 +381,9 @@ DEFINITION = ModelDef(
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
                          "scaled_attention", "attention_by_layer", "rotary_base", "rotary_fraction", "window",
                          "global_every", "local_base", "norm_kind", "first_norm", "bias", "gated", "position_buckets",
-                         "max_distance", "position_terms", "convolution", "embedding_delta", "query_key_norm"),
+                         "max_distance", "position_terms", "convolution", "embedding_delta", "query_key_norm",
+                         "layer_weights", "attention_cap", "logit_cap"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
     attention=lambda c: None if c.positions == "disentangled" else attention_backends.Needs(
-        c.head_width, dropout=c.attention_dropout > 0),
+        c.head_width, dropout=c.attention_dropout > 0, capped=c.attention_cap > 0),
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
+from lmrep.layers.depth_average import KINDS
 from lmrep.layers.disentangled_attention import TERMS, Buckets
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.norm import NORMS
@@ -63,7 +64,15 @@ class Config:
                                        "of GPT-2's in the transformers library)")
     query_key_norm: bool = setting(False, "RMS norm of each head's queries and keys (Henry et al., 2020), before "
                                    "rotary positions (Qwen3)")
+    attention_cap: float = setting(0.0, "cap of attention logits x, as cap * tanh(x / cap); 0: none (Gemma 2: 50)",
+                                   at_least=0)
+    logit_cap: float = setting(0.0, "the same of the logits of tokens, with objectives that condition on the left "
+                               "context; 0: none (Gemma 2: 30)", at_least=0)
     tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
+    layer_weights: str = setting(
+        "none", "learned sums of the outputs of all layers so far, in place of the last output: after each layer "
+        "(dense: DenseFormer), after each block (dense_blocks: GPT-BERT's DWA), or convex combinations of outputs "
+        "without inputs (convex, convex_zero: ELC-BERT)", choices=tuple(KINDS))
     share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
     table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the "
@@ -140,12 +149,18 @@ def check(c: Config) -> None:
     if c.convolution and (c.convolution % 2 == 0 or c.norm == "pre"):
         raise UserError(f"model.convolution is {c.convolution} and model.norm {c.norm}; expected an odd width and "
                         "post norm")
+    if c.layer_weights != "none" and (c.convolution or (KINDS[c.layer_weights].convex and c.norm == "post")):
+        raise UserError(f"model.layer_weights is {c.layer_weights}, model.norm {c.norm} and model.convolution "
+                        f"{c.convolution}; expected no convolution, and pre norm for convex combinations")
     if not c.first_norm and (c.norm == "post" or c.share != "none"):
         raise UserError(f"model.first_norm is False, for layers with pre norm that share nothing; model.norm is "
                         f"{c.norm} and model.share {c.share}")
     if c.query_key_norm and (c.positions == "disentangled" or c.attention_by_layer or not c.scaled_attention):
         raise UserError("model.query_key_norm is True, which needs scaled_attention, without attention_by_layer, and "
                         f"other positions than disentangled; model.positions is {c.positions}")
+    if c.attention_cap and c.positions == "disentangled":
+        raise UserError(f"model.attention_cap is {c.attention_cap:g}, and attention with disentangled positions has no "
+                        "cap; set it to 0, or choose other positions")
     if c.attention_by_layer and "attention" in SHARING[c.share]:
         raise UserError(f"model.attention_by_layer is True, and all layers share their attention (model.share={c.share}"
                         "); set share to none or mlp")

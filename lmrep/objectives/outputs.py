@@ -102,8 +102,9 @@ def output_table(model: Model, params: Tree, head: Tree, key: Array | None = Non
 def check_table(model: Model) -> None:
     """Raises UserError if the network's output layer is not one table."""
     if model.output.layer is not None:
-        raise UserError(f"the output layer of the network {model.name!r} is an adaptive softmax, and this objective "
-                        "needs one table; set --config.model.cutoffs='()', or choose objective=causal")
+        raise UserError(f"the output layer of the network {model.name!r} is an adaptive softmax or has capped "
+                        "logits, and this objective, z-loss and label smoothing need a plain table; set --config.model."
+                        "cutoffs='()' or --config.model.logit_cap=0, or choose objective=causal without them")
 
 
 def output_layer(model: Model) -> OutputLayer:

@@ -124,19 +124,21 @@ def test_bfloat16_in_and_out():
     np.testing.assert_allclose(y.astype(np.float32), expected, atol=0.15)
 
 
-def test_gradients_under_dropout_and_of_the_weights():
+@pytest.mark.parametrize("cap", [0.0, 0.8])
+def test_gradients_under_dropout_and_of_the_weights(cap):
     mask, key = jnp.asarray(definition(SEGMENTS, causal=True)), jax.random.key(3)
     mask = mask.at[0, 2].set(False)  # attends to nothing, and its logits have no gradient
     probability_weights = RNG.normal(size=(B, HEADS, T, T)).astype(np.float32)
 
     def ours(params, x):
-        y, probabilities = attention.apply(params, x, attention.dense(mask), HEADS, rate=0.3, key=key)
+        y, probabilities = attention.apply(params, x, attention.dense(mask, cap=cap), HEADS, rate=0.3, key=key)
         return (y * WEIGHTS).sum() + (probabilities * probability_weights).sum()
 
     def plain(params, x):  # left to JAX's own derivative
         query, keys, values = (linear.apply(params[name], x).reshape(B, T, HEADS, -1)
                                for name in ("query", "key", "value"))
         logits = jnp.einsum("bthk,bshk->bhts", query, keys) / np.sqrt(D / HEADS)
+        logits = cap * jnp.tanh(logits / cap) if cap else logits
         probabilities = jax.nn.softmax(jnp.where(mask[:, None], logits, attention.MASKED_LOGIT))
         mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, 0.3), values)
         output = linear.apply(params["output"], mixed.reshape(B, T, D))

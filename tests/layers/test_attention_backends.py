@@ -53,6 +53,7 @@ def arrays(b, t, h, k):
     ("cudnn", {"head_width": 100}, "multiple of 8 and at most 128, not 100: set model.heads or model.width"),
     ("cudnn", {"head_width": 256}, "at most 128, not 256"),
     ("cudnn", {"mask": True}, "takes no mask"),
+    ("cudnn", {"capped": True}, "has no soft cap on attention logits: set model.attention_cap=0"),
     ("splash", {"dropout": True}, "set model.attention_dropout=0"),
     ("splash", {"mask": True}, "takes no mask"),
 ])
@@ -83,7 +84,8 @@ def test_auto_takes_the_fastest_from_its_length_on(platform):
 
 @pytest.mark.parametrize("name", backends.EVERYWHERE)
 def test_what_runs_everywhere_honours_everything(name):
-    needs = Needs(7, dtype="float32", length=10**6, packed=True, causal=True, mask=True, dropout=True)
+    needs = Needs(7, dtype="float32", length=10**6, packed=True, causal=True, mask=True, dropout=True,
+                  capped=True)
     for platform in FASTER:
         assert not backends.reasons(name, needs, platform)
 
@@ -153,13 +155,14 @@ def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
 # Splash attention
 
 
-@pytest.mark.parametrize("causal", slow_after(1, [True, False]))
-def test_splash_attention_equals_dense_attention(causal):
+@pytest.mark.parametrize(("causal", "cap"), slow_after(1, [(True, 0.0), (False, 0.0), (True, 0.7)]))
+def test_splash_attention_equals_dense_attention(causal, cap):
     """In the interpreter, with packed segments, padding, a narrow head and a length that blocks do not divide."""
     segments, x = np.sort(RNG.integers(1, 4, (2, 140)), axis=1).astype(np.int32), arrays(2, 140, 1, 16)
     segments[1, 100:] = 0
-    computed = gradients(partial(fused_attention.splash, interpret=True), segments, causal, x)
-    for a, b in zip(computed, gradients(dense, segments, causal, x), strict=True):
+    computed = gradients(partial(fused_attention.splash, interpret=True, cap=cap), segments, causal, x)
+    expected = gradients(lambda mask: attention.dense(mask.to_bool(), cap=cap), segments, causal, x)
+    for a, b in zip(computed, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 

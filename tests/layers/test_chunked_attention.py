@@ -62,6 +62,17 @@ def test_outputs_and_gradients_are_those_of_dense_attention(causal, own_mask, at
     assert_close(gradients(in_blocks(block), mask, at, rate), gradients(dense, mask, at, rate))
 
 
+def test_capped_logits():
+    """Also in blocks with padding beyond the keys, and at chosen positions."""
+    mask = AttentionMask(jnp.asarray(SEGMENTS), causal=True)
+    for at, block in ((None, 8), (AT, 6)):
+        computed, expected = (gradients(make, mask, at) for make in (
+            lambda mask: chunked_attention.attend(mask, block, cap=0.7),  # noqa: B023
+            lambda mask: attention.dense(mask.to_bool(), cap=0.7)))
+        assert_close(computed, expected)
+    assert np.abs(expected[0] - gradients(dense, mask, AT)[0]).max() > 0.05
+
+
 def test_lengths_that_blocks_do_not_divide():
     mask = AttentionMask(jnp.asarray(SEGMENTS), causal=True)
     assert_close(gradients(in_blocks(5), mask, rate=0.3), gradients(dense, mask, rate=0.3))

@@ -19,8 +19,9 @@ def inputs(length):
     return query, KVCache(keys, values), segments
 
 
-@pytest.mark.parametrize(("length", "window", "causal"), [(20, 5, False), (23, 3, True), (16, 1, False), (9, 4, False)])
-def test_outputs_and_gradients_are_those_under_a_mask(length, window, causal):
+@pytest.mark.parametrize(("length", "window", "causal", "cap"), [
+    (20, 5, False, 0.0), (23, 3, True, 0.7), (16, 1, False, 0.0), (9, 4, False, 0.7)])
+def test_outputs_and_gradients_are_those_under_a_mask(length, window, causal, cap):
     query, kv, segments = inputs(length)
     mask = AttentionMask(jnp.asarray(segments), causal=causal, window=window)
     real, weights = (segments > 0)[..., None, None], RNG.normal(size=query.shape)
@@ -32,8 +33,8 @@ def test_outputs_and_gradients_are_those_under_a_mask(length, window, causal):
 
         return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(query, kv)
 
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), run(local_attention.attend(mask)),
-                 run(dense(mask.to_bool())))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), run(local_attention.attend(mask, cap)),
+                 run(dense(mask.to_bool(), cap=cap)))
     near = np.abs(np.arange(length)[:, None] - np.arange(length)) <= window
     assert (np.asarray(mask.to_bool()) <= near).all() and np.asarray(mask.to_bool()).any(-1).all()
 

@@ -45,6 +45,11 @@ VARIANTS = {
     "neobert": ("transformer", {
         "norm": "pre", "norm_kind": "rms", "embedding_norm": False, "bias": False, "gated": True, "activation": "silu",
         "token_types": 0, "positions": "rotary", "rotary_fraction": 0.5, "query_key_norm": True}),
+    "gptbert": ("transformer", {"norm": "pre", "positions": "rotary", "token_types": 0, "gated": True,
+                                "layer_weights": "dense_blocks"}),
+    "elc_bert": ("transformer", {"norm": "pre", "layers": 3, "layer_weights": "convex"}),
+    "gemma2": ("transformer", {"norm": "pre", "norm_kind": "rms", "positions": "rotary", "token_types": 0, "window": 2,
+                               "global_every": 2, "attention_cap": 0.02}),
     "xlnet": ("transformer_xl", {"causal": False, "segments": True, "untie": True, "scale_embedding": False}),
     "rnn": ("lstm", {"cell": "rnn", "layers": 2}),
     "word_tables": ("bilstm", {"reads": "words", "shared": False}),

@@ -28,9 +28,12 @@ CONFIGS = {
     "pre-norm relu": Config(**TINY, norm="pre", positions="sinusoidal", activation="relu", norm_eps=0.2, share="mlp"),
     "by layer": Config(**TINY, norm="pre", attention_by_layer=True, activation="silu"),
     "unscaled": Config(**TINY, scaled_attention=False, share="attention", norm="pre"),
+    "dense": Config(**TINY, layer_weights="dense", share="mlp"),
+    "dense blocks": Config(**TINY, layer_weights="dense_blocks", norm="pre", token_types=0),
+    "convex": Config(**TINY | {"layers": 3}, layer_weights="convex", norm="pre", embedding_norm=False),
     "offset sinusoids": Config(**TINY, positions="sinusoidal", position_offset=2, share="attention", embedding=6),
 }
-LESS = ("roberta", "pre-norm", "unscaled", "offset sinusoids")  # their choices are in others
+LESS = ("roberta", "pre-norm", "unscaled", "dense", "offset sinusoids")  # their choices are in others
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 30, (B, T))
 TYPES = np.array([[0, 0, 0, 1, 1, 0, 0, 1], [0, 1, 1, 1, 1, 0, 0, 0]])
@@ -98,6 +101,24 @@ def test_equals_its_definition(name):
     assert sum(jax.tree.leaves(products)) == pytest.approx(slope, rel=1e-3)
 
 
+@pytest.mark.parametrize(("kind", "sizes"), [
+    ("dense", [2, 3, 4]), ("dense_blocks", [2, 3, 4, 5, 6, 7]), ("convex", [2, 3]), ("convex_zero", [2, 3])])
+def test_weights_of_layers_begin_at_the_last_output(kind, sizes):
+    """So that a new network with dense averages computes what the one without them does; their number is exact."""
+    c = Config(**TINY | {"layers": 3}, layer_weights=kind, norm="pre")
+    plain, averaged = (transformer.build(config) for config in (replace(c, layer_weights="none"), c))
+    params = P.init(averaged.specs, jax.random.key(0))
+    assert [len(params["layer_weights"][str(i)]) for i in range(len(sizes))] == sizes
+    assert P.count(averaged.specs) - P.count(plain.specs) == sum(sizes)
+    assert averaged.sizes.matrices - plain.sizes.matrices == sum(sizes) * c.width
+    for weights in params["layer_weights"].values():
+        assert weights[-1] == (kind != "convex_zero") and not weights[:-1].any()
+    if kind.startswith("dense"):
+        without = {name: part for name, part in params.items() if name != "layer_weights"}
+        np.testing.assert_allclose(averaged.encode(params, inputs(c)).hidden, plain.encode(without, inputs(c)).hidden,
+                                   atol=1e-6)
+
+
 def test_optional_outputs(bert):
     encoded, _ = bert()
     plain = jax.eval_shape(lambda params: bert.model.encode(params, inputs(bert.c)), bert.params)
@@ -110,7 +131,8 @@ def test_optional_outputs(bert):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "execution"), [
-    ("pre-norm", Execution(scan=True, remat="full")), ("albert", Execution())], ids=str)
+    ("pre-norm", Execution(scan=True, remat="full")), ("albert", Execution()),
+    ("dense blocks", Execution(remat="full")), ("convex", Execution())], ids=str)
 def test_the_last_layer_can_run_at_some_positions_only(name, execution):
     """Values, and gradients of every parameter, are those of a run at all positions."""
     model = transformer.build(CONFIGS[name], execution)

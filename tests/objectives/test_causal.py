@@ -1,5 +1,7 @@
 """Causal language modelling: targets, loss, memory and decoding."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,8 @@ NETWORKS = {
     "gpt2": GPT2,
     "gpt": transformer.Config(vocab=V, width=16, layers=1, heads=2, mlp=24, max_length=T, token_types=0,
                               embedding_norm=False, norm_eps=1e-5),
+    "gemma2": replace(GPT2, logit_cap=0.5),
+    "gemma2_untied": replace(GPT2, logit_cap=0.5, tied=False),
     "albert": transformer.Config(vocab=V, width=16, embedding=8, layers=2, heads=2, mlp=24, max_length=T, share="all"),
 }
 VOCABULARY = Vocabulary(V, {"cls": 0, "sep": 1, "pad": 2}, np.ones(V, bool), np.arange(V))
@@ -61,7 +65,8 @@ def test_across_documents_their_first_tokens_are_targets_too():
 
 
 @pytest.mark.parametrize(("network", "head"), slow_after(1, [
-    ("gpt", "transform"), ("gpt2", "table"), ("albert", "transform")]))
+    ("gpt", "transform"), ("gemma2", "table"), ("gpt2", "table"), ("albert", "transform"),
+    ("gemma2_untied", "transform")]))
 def test_the_loss_is_the_mean_of_log_probabilities(network, head):
     c = causal.Config(head=head)
     model, objective, params = build(c, NETWORKS[network])
@@ -77,6 +82,30 @@ def test_the_loss_is_the_mean_of_log_probabilities(network, head):
     assert float(metrics["lm_loss"][0]) == pytest.approx(-target_log_probability[target_mask].sum(), rel=1e-5)
     assert int(metrics["lm_accuracy"][0]) == (log_probabilities.argmax(-1) == batch["targets"])[target_mask].sum()
     assert int(metrics["lm_accuracy"][1]) == target_mask.sum() and carry == Carry()
+
+
+@pytest.mark.parametrize("chunk_logits", [2**24, 100])
+def test_capped_logits_have_the_gradients_of_their_formula(chunk_logits, monkeypatch):
+    """In one chunk and in several; the logits without a cap are those of the same table."""
+    monkeypatch.setattr(lm_head, "CHUNK_LOGITS", chunk_logits)
+    cap, (_, plain, _) = NETWORKS["gemma2"].logit_cap, build()
+    model, objective, params = build(network=NETWORKS["gemma2"])
+    batch = prepare(objective)
+
+    def formula(params):
+        encoded = causal.encode(params, batch, model, causal.Config()).hidden
+        y = cap * jnp.tanh(plain.uses.next_token.logits(params, encoded) / cap)
+        return (cross_entropy(y, batch["targets"]) * batch["weights"]).sum()
+
+    def loss(params):
+        return objective.loss(params, batch, None, Carry())[0]
+
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
+                 *(jax.jit(jax.value_and_grad(f))(params) for f in (loss, formula)))
+    hidden = 5 * jnp.ones((1, 1, 16))
+    logits = objective.uses.next_token.logits(params, hidden)
+    np.testing.assert_allclose(logits, cap * np.tanh(plain.uses.next_token.logits(params, hidden) / cap), rtol=1e-5)
+    assert np.abs(logits).max() <= cap
 
 
 def test_no_position_depends_on_a_later_one_nor_on_another_document():

@@ -54,6 +54,8 @@ REFUSALS = {  # what is built -> what the message names
     "spans without a mask token": (lambda: build(span_boundary, vocabulary=BARE), ("span_boundary", "[MASK]")),
     "orders without a mask token": (
         lambda: build(permutation, transformer_xl.build(XL), BARE), ("permutation", "[MASK]")),
+    "masks for capped logits": (lambda: build(masked, transformer.build(replace(toys.NETWORK, logit_cap=5.0))),
+                                ("capped", "model.logit_cap=0")),
     "an order for a network that reads both sides": (lambda: build(permutation), ("order",)),
     "more tokens reused than are remembered": (prepare_permutation, ("objective.reuse", "3", "8")),
     "two directions of a network with one": (
