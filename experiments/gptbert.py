@@ -22,8 +22,8 @@ The networks, in fields of config.model:
 What differs from the released code:
 
 - The network is a Transformer with pre norm, GeGLU and rotary positions. GPT-BERT has relative positions as DeBERTa's,
-  a gate on the output of attention, two norms a block without gains, and learned weights of all layers below each layer
-  (DWA), which this network has not.
+  a gate on the output of attention, and two norms a block without gains. As there, after each block a learned sum of
+  the outputs of all blocks so far replaces the last one (DWA, layer_weights="dense_blocks").
 - Single tokens are masked, in place of spans of one to three, and no count is kept of how often each was.
 - A batch has its full size from the beginning, where the released one grows linearly from a quarter. The rate ends at a
   tenth of the peak, without the last 1.6 % of the steps in which it falls to 0.
@@ -83,7 +83,7 @@ def get_config(argument=""):
         config.model.update({
             "layers": 12, "width": width, "heads": heads, "mlp": mlp, "max_length": 512, "token_types": 0,
             "positions": "rotary", "norm": "pre", "norm_eps": 1e-5, "gated": True, "activation": "gelu_tanh",
-            "dropout": 0.1, "attention_dropout": 0.1, "init": "truncated_normal",
+            "layer_weights": "dense_blocks", "dropout": 0.1, "attention_dropout": 0.1, "init": "truncated_normal",
             "init_stddev": (2 / (5 * width)) ** 0.5})
     if chosen.objective in ("masked", "masked_next_token"):
         config.objective.update({

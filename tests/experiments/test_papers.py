@@ -151,7 +151,7 @@ PAPERS = {
                           "keep": 0.1, "count": "floor", "random_specials": False},
             "tokenizer": {"vocab_size": 8192},
             "model": {"layers": 12, "width": 384, "heads": 6, "mlp": 1280, "norm_eps": 1e-5, "gated": True,
-                      "dropout": 0.1, "attention_dropout": 0.1}}),
+                      "layer_weights": "dense_blocks", "dropout": 0.1, "attention_dropout": 0.1}}),
         "size=base": (15_625, 32_768, 1e-2, 250, {
             "tokenizer": {"vocab_size": 16_384}, "model": {"width": 768, "heads": 12, "mlp": 2560}})},
     "lstm_lm.py": {
