@@ -34,7 +34,7 @@ from lmrep.data import tokenizers
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import budget, build, checks, frozen, inspection, shapes, small_networks, task_data
+from lmrep.experiment import budget, build, checks, epochs, frozen, inspection, shapes, small_networks, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
@@ -156,6 +156,7 @@ def train(
             experiment = budget.with_record(experiment, directory, checkpoints.steps())
         with agreement():  # what can be refused is refused before the first write, by all processes or none
             prepared = _prepare(experiment, directory, data_dir, checkpoints.steps(), local=not url)
+        checkpoints.always |= {*prepared.data.experiment.checkpoint.steps}  # of checkpoint.words
         checks.check_same_record(prepared.record)
         reached = _train(prepared, directory, checkpoints, sizes, command, profile, local=not url)
         return _finish(directory, url, data_dir, prepared.data, reached)
@@ -199,6 +200,8 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
         experiment = budget.with_steps(experiment, stages[0])
         data = dataclasses.replace(data, experiment=experiment)
         stages = build.stages(data, data_dir, parts)
+    experiment = epochs.resolved(data, data_dir)
+    data = dataclasses.replace(data, experiment=experiment)
     capabilities = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name].capabilities
     checks.check_samples(experiment.samples, capabilities, data.tokenizer, network.max_length)
     if not steps and (experiment.init or experiment.init_vectors):

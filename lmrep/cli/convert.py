@@ -4,10 +4,15 @@ with --to=huggingface, --to=bilm or --to=fastai, converts a workdir to such a di
     lmrep convert SOURCE TARGET
     lmrep convert WORKDIR TARGET --to=huggingface [--part=generator]
     lmrep convert WORKDIR TARGET --to=huggingface --sentence_transformers=mean
+    lmrep convert WORKDIR TARGET --to=huggingface --checkpoints=all
     lmrep convert WORKDIR TARGET --to=bilm
     lmrep convert WORKDIR TARGET --to=fastai
 
 SOURCE may be a model of the Hugging Face Hub: hf://google-bert/bert-base-uncased, with @REVISION if wanted.
+
+--checkpoints=all writes a directory of each checkpoint: TARGET/main is the one that the run is loaded with. Where
+checkpoint.words names words, TARGET/chck_1M is the one after a million, as the BabyLM challenge names revisions;
+otherwise TARGET/step_1000 is the one of step 1,000.
 
 The largest difference between the outputs of both networks on random ids is printed, and stored as certificate.json.
 The reference is the transformers library, where it is installed; otherwise the certificate compares the network with
@@ -34,6 +39,7 @@ FLAGS = {
     "sentence_transformers": Flag("", "write the files of the sentence-transformers library too, with this pooling: "
                                   "mean, max or cls"),
     "step": STEP,
+    "checkpoints": Flag("", "all: with --to=huggingface, a directory of each checkpoint of the run"),
     "shard_mb": Flag(5000, "the largest size of a written file of tensors, in megabytes", bounds=at_least(1)),
 }
 
@@ -46,10 +52,20 @@ def run(arguments: Arguments) -> None:
                         "[--to=huggingface|bilm|fastai]")
 
     from lmrep import api
+    from lmrep.interop.convert import convert_checkpoints
 
     source, target = arguments.paths
-    converted = api.convert(source, target, to=flags.to, part=flags.part, step=arguments.step, shard_mb=flags.shard_mb,
-                            sentence_transformers=flags.sentence_transformers)
-    print(f"{target}: {converted.name}, {converted.parameters:,} parameters, from {source}")
-    for line in converted.remarks:
-        print(f"  {line}")
+    if flags.checkpoints:
+        if flags.checkpoints != "all" or flags.to != "huggingface" or arguments.step is not None:
+            raise UserError(f"--checkpoints is {flags.checkpoints!r}, with --to={flags.to} and --step="
+                            f"{arguments.step}; expected --checkpoints=all --to=huggingface, without --step")
+        if flags.sentence_transformers:
+            raise UserError("--sentence_transformers is for one checkpoint; leave it or --checkpoints out")
+        conversions = convert_checkpoints(source, target, part=flags.part, shard_mb=flags.shard_mb)
+    else:
+        conversions = [api.convert(source, target, to=flags.to, part=flags.part, step=arguments.step,
+                                   shard_mb=flags.shard_mb, sentence_transformers=flags.sentence_transformers)]
+    for converted in conversions:
+        print(f"{converted.directory}: {converted.name}, {converted.parameters:,} parameters, from {source}")
+        for line in converted.remarks:
+            print(f"  {line}", flush=True)

@@ -3,6 +3,7 @@ fastai."""
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from lmrep.core.paths import as_path
 from lmrep.inference import encode
 from lmrep.interop import bilm, conversion, fastai
 from lmrep.storage import remote_workdir
+from lmrep.storage.workdir import check_free, read_config
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MEGABYTE = 10**6
@@ -72,6 +74,38 @@ def convert(
         name, params = converted.checkpoint.class_name, converted.checkpoint.params
         remarks = [*converted.remarks, str(converted.certificate)]
     return Conversion(target, name, sum(value.size for value in params.values()), [*remarks])
+
+
+def convert_checkpoints(
+    source: str | os.PathLike, target: str | os.PathLike, *, part: str = "", shard_mb: int = 5000
+) -> Iterator[Conversion]:
+    """Makes directories of Hugging Face of checkpoints of a workdir, and yields each when it is written, as
+    `lmrep convert --checkpoints=all` does.
+
+    Args:
+      target: a directory that does not exist, or is empty. In it, `main` is the default checkpoint. Of a run with
+        `checkpoint.words`, `chck_1M` is the one after a million words, as the BabyLM challenge names revisions; of
+        another, `step_1000` is the one of step 1,000, for all checkpoints.
+
+    Raises:
+      UserError, RunFault: as `convert`.
+    """
+    check_free(Path(as_path(target)))
+    _check_source(remote_workdir.local_copy(as_path(source), checkpoints=False), as_path(source), "huggingface")
+    for name, step in {"main": None, **revisions(source)}.items():
+        yield convert(source, os.path.join(as_path(target), name), to="huggingface", part=part, step=step,
+                      shard_mb=shard_mb)
+
+
+def revisions(directory: str | os.PathLike) -> dict[str, int]:
+    """Returns {name of `convert_checkpoints`: step} of the checkpoints that a workdir holds, but for `main`."""
+    saved = remote_workdir.saved_steps(directory)
+    config = read_config(remote_workdir.local_copy(as_path(directory), checkpoints=False))["config"]
+    saving = config.get("checkpoint", {})
+    if words := sorted(saving.get("words", ())):
+        return {f"chck_{number / 10**6:g}M": step for number, step in zip(words, saving["steps"], strict=False)
+                if step in saved}
+    return {f"step_{step}": step for step in saved}
 
 
 def _check_source(source: Path, name: str, to: str) -> None:

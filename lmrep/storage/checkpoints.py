@@ -65,7 +65,7 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         self._name = str(self.directory)  # for messages
         self._keep, self._keep_best, self._sign = keep, keep_best, 1 if best == "min" else -1
-        self._always = frozenset(always)
+        self.always = frozenset(always)
         self._orbax = orbax.checkpointer(self._shared)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future | None = None
@@ -223,7 +223,7 @@ class Checkpoints:
         are ignored: they were damaged when this run resumed."""
         steps = [s for s in self.steps() if s <= step]
         retained = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]
-        for old in set(steps) - set(retained) - self._always:
+        for old in set(steps) - set(retained) - self.always:
             self._remove_step(old)
 
     def _unfinished(self, step: int) -> Path:

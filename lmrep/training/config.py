@@ -18,6 +18,8 @@ class CheckpointConfig:
                              "saved for the best validation", at_least=0)
     steps: tuple[int, ...] = setting((), "further steps whose checkpoints are saved and always kept, such as "
                                      "(0, 1, 2, 4, 8, 16), to study how a network learns")
+    words: tuple[int, ...] = setting((), "of pretraining: numbers of words of the text, counted in every epoch, after "
+                                     "which checkpoints are saved and always kept; `steps` becomes their steps")
     best: str = setting("loss", "the validation metric that compares checkpoints, minimized or maximized as the metric "
                         "defines; only a checkpoint whose step validates has a value; empty: the first of "
                         "objective.metrics, for a task")

@@ -6,6 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
+from lmrep.data.corpora import babylm
 from lmrep.inference import reading_times as reading
 from lmrep.metrics import glue
 from tests import runs, small
@@ -60,6 +61,10 @@ def build(home: Path) -> Path:
         "sentence_good": f"The {noun} sees the dog.", "sentence_bad": f"The {noun} see the dog.", "UID": "agreement",
         "linguistics_term": "agreement"}) + "\n" for noun in small.NOUNS))
     suite(home / "babylm")
+    (home / "evaluation_data").mkdir()
+    for name in ("fast_eval", "full_eval"):
+        (home / "evaluation_data" / name).symlink_to(home / "babylm")
+    challenge(home / "train_10M")
     answer = small.command("convert", home / "runs/mine", home / "bert-base-uncased", "--to=huggingface")
     assert answer.code == 0, answer
     return home
@@ -87,6 +92,16 @@ def suite(directory: Path) -> None:
         "wug": lambda noun: {"sentences": f"the {noun} sees\tthe {noun}ness sees", "ratio": len(noun) / 10}}.items():
         (directory / task).mkdir(parents=True)
         (directory / task / f"{task}.jsonl").write_text("".join(json.dumps(line(noun)) + "\n" for noun in small.NOUNS))
+
+
+def challenge(directory: Path, lines: int = 60) -> None:
+    """The six files of the BabyLM challenge, of short sentences."""
+    directory.mkdir()
+    for name in babylm.CLEANERS:
+        draw = random.Random(name)
+        words = ("The", "the", *small.ADJECTIVES, *small.NOUNS, *small.VERBS)
+        (directory / f"{name}.train").write_text("".join(
+            f"{' '.join(draw.choice(words) for _ in range(8))} .\n" for _ in range(lines)))
 
 
 def reading_times(rows: int = 40) -> str:
@@ -160,8 +175,8 @@ def tiny(words: list[str]) -> list[str]:
     config = flag.removeprefix("--config=").removeprefix("experiments/")
     if name not in ("train", "sweep", "doctor", "prepare", "plan", "probe") or not config:
         return words
-    for size in ("mini", "base", "large"):
-        words = [word.replace(f"size={size}", "size=tiny") if word == flag else word for word in words]
+    for size in ("size=mini", "size=base", "size=large", "track=strict_small"):
+        words = [word.replace(size, "size=tiny") if word == flag else word for word in words]
     words = ["--seeds=0" if word.startswith("--seeds=") else word for word in words]
     one = one if name in ("train", "sweep", "probe") and not config.startswith("chains/") else []
     if config.startswith("transformer_mt"):  # whose SentencePiece model finds few pieces in few texts

@@ -28,7 +28,7 @@ Unusual input is handled by these rules and counted in the tally that is passed 
       HTML pages, UTF-16, other archives
 """
 
-from lmrep.data.corpora import python_docs, records, splits, text, tfds
+from lmrep.data.corpora import babylm, python_docs, records, splits, text, tfds
 from lmrep.data.corpora.base import CORPORA, Config, Corpus, CorpusDef, Reader, check_present, open_corpus
 from lmrep.data.corpora.cleaning import MAX_CHARACTERS
 from lmrep.data.corpora.splits import SPLITS, assign, hash_position, imbalanced
@@ -38,4 +38,4 @@ __all__ = ["CORPORA", "MAX_CHARACTERS", "SPLITS", "Config", "Corpus", "CorpusDef
 
 CORPORA.update({
     "python_docs": python_docs.DEFINITION, "text_files": text.DEFINITION, "jsonl": records.JSONL,
-    "parquet": records.PARQUET, "tfds": tfds.DEFINITION})
+    "parquet": records.PARQUET, "tfds": tfds.DEFINITION, "babylm": babylm.DEFINITION})

@@ -22,7 +22,8 @@ class Config:
 
     corpus: str = setting("python_docs", "the source of documents", choices=CORPORA)
     files: str = setting("", "text_files, jsonl, parquet: a glob of files, local or remote (gs://bucket/**/*.txt); ** "
-                         "matches any folders; .gz, .bz2, .xz, .zst and archives of one file are read too",
+                         "matches any folders; babylm: also the folder of *.train; .gz, .bz2, .xz, .zst and archives "
+                         "of one file are read too",
                          path=as_path)
     documents: str = setting("auto", "text_files: the unit that is one document; auto: the text between blank lines of "
                              "a single file, or else each file", choices=("auto", "file", "blank_line", "line"))
@@ -42,6 +43,8 @@ class Config:
     text_feature: str = setting("text", "tfds: the feature that holds the text")
     damaged_records: int = setting(0, "number of unreadable records of a token store in each split that are read as "
                                    "unknown words before one is an error", at_least=0)
+    max_epochs: float = setting(0.0, "a run that would read the training split more often is refused; 0: none is",
+                                at_least=0)
     validation: float = setting(0.02, "fraction of the documents held out for validation", at_least=0, below=1)
     test: float = setting(0.02, "fraction of the documents held out for testing", at_least=0, below=1)
 

@@ -37,7 +37,7 @@ def open_corpus(config: Config) -> Corpus:
 def _read(source: files.CorpusFile, unit: str, policy: str, tally: Counter[str]) -> Iterator[str]:
     tally["files"] += 1
     split, limit, rest, count, blank = UNITS[unit], cleaning.MAX_CHARACTERS, "", 0, 0
-    for chunk in _chunks(source, policy, tally):
+    for chunk in chunks(source, policy, tally):
         rest += chunk  # in place: CPython extends a string that nothing else refers to
         complete = split(rest) if "\n" in chunk else [rest]
         rest = complete.pop()
@@ -60,7 +60,7 @@ def _read(source: files.CorpusFile, unit: str, policy: str, tally: Counter[str])
     tally["empty_files"] += count == blank and not last
 
 
-def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Iterator[str]:
+def chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Iterator[str]:
     """Yields the text of a file in blocks, with `\\n` for every line break."""
     errors = "strict" if policy == "refuse" else "replace"
     undecoded, done, line, last = b"", 0, 1, False  # `done` bytes are decoded, up to `line`
