@@ -13,6 +13,7 @@ from lmrep.interop.huggingface import (
     gpt2,
     modernbert,
     modernbert_decoder,
+    neobert,
     roberta,
     t5,
     xlnet,
@@ -26,6 +27,6 @@ __all__ = ["FAMILIES", "Family"]
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, prelayernorm.FAMILY,
     distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, deberta.FAMILY, modernbert.FAMILY,
-    modernbert_decoder.FAMILY,
+    modernbert_decoder.FAMILY, neobert.FAMILY,
     *roberta.VARIANTS.values(), t5.MT5,
     *(module.DECODER for module in (bert, roberta, electra, prelayernorm)), *roberta.VARIANT_DECODERS)}

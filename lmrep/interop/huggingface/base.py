@@ -182,14 +182,15 @@ class Family:
         for names, tensor in self.rows(prefix, self.tasks):
             tensor = tensor._replace(shape=tuple(
                 getattr(config, size) if isinstance(size, str) else size for size in tensor.shape))
+            order = tuple(tensor.order(config).tolist()) if tensor.order else None
             if "{l}" in tensor.paths[0]:
                 for layer in range(config.layers):
                     of_layer = tensor._replace(paths=tuple(path.format(l=layer) for path in tensor.paths))
                     if shapes.keys() >= set(of_layer.paths):
-                        yield TensorLocation(of_layer, None), [name.format(l=layer) for name in names]
+                        yield TensorLocation(of_layer, None, order), [name.format(l=layer) for name in names]
             elif shapes.keys() >= set(tensor.paths):
                 for layer in range(shapes[tensor.paths[0]][0]) if "{l}" in names[0] else (None,):
-                    yield TensorLocation(tensor, layer), [name.format(l=layer) for name in names]
+                    yield TensorLocation(tensor, layer, order), [name.format(l=layer) for name in names]
 
     def prefix_in(self, names: Iterable[str]) -> str:
         """Returns the prefix of the base model's names in a file, "" if they have none."""

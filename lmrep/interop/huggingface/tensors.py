@@ -6,8 +6,8 @@ maps `...query.weight`, [out, in], to our kernel [l, in, out], and `...query.bia
 layer, since our layers are stacked; where they are not, because they differ, it is in our path too.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Tensor(NamedTuple):
     shape: tuple[int | str, ...] = ()  # its shape, if it splits axes of ours; a name is that field of our config
     also: tuple[str, ...] = ()  # other names in published files; the name in the table is written
     optional: bool = False  # whether a checkpoint may lack it, together with all other optional tensors
+    # (our config) -> the numbers of its rows, in the order of our columns; None for the same order
+    order: Callable[[Any], np.ndarray] | None = None
 
 
 Module = Mapping[str, Tensor]  # suffix of the name of a PyTorch module -> tensor
@@ -62,6 +64,7 @@ class TensorLocation(NamedTuple):
 
     tensor: Tensor
     layer: int | None  # the layer of stacked parameters; None for others
+    order: tuple[int, ...] | None = None  # `Tensor.order` of the network
 
     def shape(self, shapes: Shapes) -> tuple[int, ...]:
         """Returns the tensor's shape, given the shapes of our parameters."""
@@ -76,6 +79,7 @@ class TensorLocation(NamedTuple):
         views = self._views(params)
         value = views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
         value = value.T if self.tensor.transposed else value
+        value = value if self.order is None else value[np.argsort(self.order)]
         return value.reshape(self.tensor.shape) if self.tensor.shape else value
 
     def assign(self, value: np.ndarray, params: Params) -> None:
@@ -83,6 +87,7 @@ class TensorLocation(NamedTuple):
         start, views = 0, self._views(params)
         if self.tensor.shape:
             value = value.reshape(views[0].shape[::-1] if self.tensor.transposed else views[0].shape)
+        value = value if self.order is None else value[np.array(self.order)]
         value = value.T if self.tensor.transposed else value
         for view in views:
             view[...] = value[..., start : start + view.shape[-1]]
