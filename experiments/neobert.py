@@ -32,7 +32,8 @@ Choices after the colon:
 All numbers are those of the released code, but for GLUE, which was not compared with the paper. Not as there: the
 cosine ends at the last step, not after 90 % of them; documents are packed, not cut and padded; the masked-LM head has a
 layer before the output table; and the rotary positions turn the two halves of a head against each other, not
-neighbours, which is the same function of other weights. The code's rates are given where the paper may have others.
+neighbours, which is the same function of other weights: `lmrep convert` reorders those of published checkpoints, and
+leaves out the head. The code's rates are given where the paper may have others.
 """
 
 from lmrep.experiment.pretraining import Paper, choices, finish, start

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG
+
+# Fields of networks that were added after the first fingerprints, at the values of the networks of before: a run with a
+# frozen part is resumed, whichever version began it.
+NEWER = {"layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0}
 
 
 class Trained(NamedTuple):
@@ -178,9 +182,14 @@ def _part(name: str, path: str, execution: Execution, values: bool, teacher: boo
         objective = objective._replace(specs={"encoder": network.specs},
                                        uses=objective.uses._replace(conditions_on=Context.BOTH))
     specs, params = _matching(objective.specs, trained)
-    fields = dataclasses.asdict(experiments.model_config(source.model, trained.tokenizer.size))
+    fields = network_fields(experiments.model_config(source.model, trained.tokenizer.size))
     return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective,
                       params, _fingerprint([fields, trained.tokenizer.fingerprint], params))
+
+
+def network_fields(config: Any) -> dict[str, Any]:
+    """Returns the fields of a network's config for fingerprints, without the ones in `NEWER` at their values there."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if NEWER.get(name, ...) != value}
 
 
 def _matching(specs: Tree, trained: Trained) -> tuple[Tree, dict[str, np.ndarray]]:

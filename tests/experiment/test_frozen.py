@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
 from lmrep.inference.load import load
 from lmrep.interop import checkpoint_config, conversion
+from lmrep.models import transformer
 from lmrep.planning import hardware, plan
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import write_config
@@ -224,3 +226,11 @@ def test_commands_name_the_teacher(runs):
     assert "frozen teacher: " in inspected.out and "which are not trained" in inspected.out
     page = (folder / "student/report.html").read_text()
     assert "frozen teacher: " in page
+
+
+def test_newer_fields_of_a_network_change_no_fingerprint_at_their_defaults():
+    config = transformer.Config()
+    fields = frozen.network_fields(config)
+    assert fields.keys() == asdict(config).keys() - frozen.NEWER.keys() and "query_key_norm" in fields
+    assert all(getattr(config, name) == value for name, value in frozen.NEWER.items())
+    assert frozen.network_fields(replace(config, attention_cap=50.0)) == fields | {"attention_cap": 50.0}
