@@ -14,6 +14,9 @@ AdamW. The step of transformers is the model in training mode with SDPA, gradien
     electra_small   `ElectraForMaskedLM`, tokens sampled from its logits, and `ElectraForPreTraining` with the same
                     embeddings, in one step; 16 sequences of 128 tokens. `ElectraForMaskedLM` computes logits at all
                     positions; a second row of the table is a generator that computes them at predicted positions only
+    modernbert_mini `ModernBertForMaskedLM` with 4 layers of width 256, the first and the last of which are global, and
+                    windows of 128; 2 sequences of 1,024 tokens. It too has a row with logits at predicted positions
+                    only. bert_mini_1024 is BERT-mini at this length
 
 With --text and --vocab, BERT has a second row, on real text: transformers gets one sentence per sequence, padded to 128
 with an attention mask, as is customary; lmrep packs the documents' tokens into sequences without padding. The ratio is
@@ -40,12 +43,14 @@ from lmrep.data.formats.packed import Packed
 from lmrep.data.store import token_store
 from lmrep.models import PRESETS
 
-GPT2 = PRESETS["gpt2"].config
+BERT_MINI, GPT2, MODERNBERT = (PRESETS[name].config for name in ("bert_mini", "gpt2", "modernbert_base"))
 SYSTEMS = {f"bert_{size}": System(PRESETS[f"bert_{size}"].config, "masked", "bert")
            for size in ("tiny", "mini", "small", "medium")} | {
     "gpt2": System(GPT2, "causal", "adamw", 4, 256),
     "gpt2_mini": System(replace(GPT2, layers=4, width=256, heads=4, mlp=1024), "causal", "adamw", 8, 256),
     "electra_small": System(PRESETS["electra_small"].config, "replaced_token", "bert"),
+    "modernbert_mini": System(replace(MODERNBERT, layers=4, width=256, heads=4, mlp=384), "masked", "bert", 2, 1024),
+    "bert_mini_1024": System(replace(BERT_MINI, max_length=1024), "masked", "bert", 2, 1024),
 }
 
 
@@ -94,7 +99,7 @@ def measure(name, flags, text=False):
     for compiled in (False, True)[: 1 + flags.compile]:
         suffix = ", compiled" * compiled
         steps[f"{name}{', sentences' * text}{suffix}"] = TransformersSteps(system, others, compiled)
-        if system.objective == "replaced_token":
+        if system.objective == "replaced_token" or system.config.window:
             steps[f"{name}, logits at predicted positions{suffix}"] = TransformersSteps(
                 system, others, compiled, predicted_only=True)
     runs = {title: step.run_to_end for title, step in steps.items()}

@@ -113,7 +113,7 @@ class TransformersSteps:
       compiled: whether to use torch.compile.
       device: of PyTorch.
       dtype: "bfloat16" runs the forward pass under autocast, with float32 parameters.
-      predicted_only: as in `_electra`.
+      predicted_only: as in `_masked` and `_electra`.
     """
 
     def __init__(self, system, batches, compiled=False, device="cpu", dtype="float32", predicted_only=False):
@@ -125,7 +125,7 @@ class TransformersSteps:
         batches = corrupted(system, batches) if system.objective == "span_corruption" else batches
         self._batches = [[None if x is None else torch.tensor(x, dtype=torch.int64, device=device) for x in batch]
                          for batch in batches]
-        make = {"masked": _bert, "causal": _gpt2, "span_corruption": _t5,
+        make = {"masked": partial(_masked, predicted_only=predicted_only), "causal": _gpt2, "span_corruption": _t5,
                 "replaced_token": partial(_electra, predicted_only=predicted_only)}[system.objective]
         with torch.device(device):
             self._parameters, self._loss = make(system, torch.compile if compiled else lambda f: f)
@@ -157,11 +157,19 @@ class TransformersSteps:
         return tuple(x.item() for x in self._last)
 
 
-def _bert(system, compiled):
-    """(parameters, loss of a batch) of `BertForMaskedLM`."""
-    from transformers import BertConfig, BertForMaskedLM
+def _masked(system, compiled, predicted_only):
+    """(parameters, loss of a batch) of `BertForMaskedLM`, or of `ModernBertForMaskedLM` for a network with a window,
+    with `predicted_only` with logits at predicted positions only."""
+    from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
     c = system.config
+    if c.window:
+        model = ModernBertForMaskedLM(ModernBertConfig(
+            vocab_size=c.vocab, hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=c.heads,
+            intermediate_size=c.mlp, max_position_embeddings=c.max_length, local_attention=2 * c.window,
+            global_attn_every_n_layers=c.global_every, pad_token_id=SPECIALS["pad"], sparse_prediction=predicted_only,
+            attn_implementation="sdpa")).train()
+        return list(model.parameters()), _labelled(compiled(model))
     model = BertForMaskedLM(BertConfig(
         vocab_size=c.vocab, hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=c.heads,
         intermediate_size=c.mlp, max_position_embeddings=c.max_length, hidden_act="gelu_new",
@@ -171,7 +179,7 @@ def _bert(system, compiled):
 
 
 def _gpt2(system, compiled):
-    """As `_bert`, for `GPT2LMHeadModel`."""
+    """As `_masked`, for `GPT2LMHeadModel`."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     c = system.config
@@ -188,7 +196,7 @@ def _labelled(forward):
 
 
 def _t5(system, compiled):
-    """As `_bert`, for `T5ForConditionalGeneration`."""
+    """As `_masked`, for `T5ForConditionalGeneration`."""
     model = t5(system.config).train()
     return list(model.parameters()), _labelled(compiled(model))
 
@@ -216,7 +224,7 @@ def corrupted(system, batches):
 
 
 def _electra(system, compiled, predicted_only):
-    """As `_bert`, for `ElectraForMaskedLM` and `ElectraForPreTraining` with the same embeddings, in one step.
+    """As `_masked`, for `ElectraForMaskedLM` and `ElectraForPreTraining` with the same embeddings, in one step.
 
     With `predicted_only`, the generator has logits at predicted positions only.
     """
