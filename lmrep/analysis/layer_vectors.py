@@ -20,12 +20,12 @@ class Vectors(NamedTuple):
     """The vectors and labels of a split, which classifiers are trained or evaluated on."""
 
     x: np.ndarray  # float32 [k, m, d], k layers and m words or texts; vectors of narrower layers end with zeros
-    y: np.ndarray  # int32 [m], labels
+    y: np.ndarray  # int32 [m], labels; of `every_token`, the number of the word in its sentence
     unit: np.ndarray  # int64 [m], the unit of each word or text
     position: np.ndarray  # int64 [m], the token of the unit; 0 for texts
 
 
-def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
+def vectors(params: Tree, model: Model, c: Any, examples: Examples, every_token: bool = False) -> Vectors:
     """Computes the vectors of all layers for the labelled words or texts.
 
     Args:
@@ -33,15 +33,18 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
       c: the task's config. A word has the vector of its first or last token or their mean (`pieces`), a text the
         vector at the position of the task's head (`heads.positions`).
       examples: the examples of a split, not packed.
+      every_token: of tagging, give all tokens of words in place of a vector for each word; in windows of a long
+        sentence, those of the window that has the word's tag.
     """
     tagging = "tag" in examples.units.columns
+    name = "word" if every_token else "tag" if tagging else "label"
 
     @jax.jit
     def encode(params: Tree, batch: dict[str, Array]) -> Array:
         inputs = model_inputs(model, batch, conditions_on=Context(c.context))
         layers = outputs(model.encode(params, inputs, layers=True))
         width = max(x.shape[-1] for x in layers)
-        if tagging and c.pieces == "mean":
+        if tagging and c.pieces == "mean" and not every_token:
             layers = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in layers]
         if not tagging:
             at = heads.positions(batch, model, c)
@@ -50,7 +53,7 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
 
     parts = []
     for batch in evaluate_task.batches(examples):
-        labels = batch["tag" if tagging else "label"]
+        labels = batch[name]
         row, column = np.nonzero(labels >= 0)
         x = np.asarray(encode(params, batch))[:, row, column]
         parts.append((x, labels[row, column], batch["unit"][row, 0], column - tagging * batch["first"][row, 0]))

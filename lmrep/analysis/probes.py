@@ -6,12 +6,14 @@ together. Where the same classifiers on a network of random parameters come clos
 network has learned (Zhang and Bowman, 2018).
 
 With the data of regression, nothing is trained: cosines of sentence vectors are compared with the labels
-(`lmrep.analysis.similarity`). Of dependency trees, distances are predicted (`lmrep.analysis.structural_probe`).
+(`lmrep.analysis.similarity`). Of dependency trees, distances are predicted (`lmrep.analysis.structural_probe`), and of
+spans and pairs of spans, labels (`lmrep.analysis.edge_probe`).
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -20,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lmrep.analysis import similarity, structural_probe
+from lmrep.analysis import edge_probe, similarity, structural_probe
 from lmrep.analysis.layer_vectors import Vectors, normalization, vectors
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Measured
@@ -88,7 +90,7 @@ class ProbesFile(TypedDict):
 
 def probe(
     config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False, step: int | None = None,
-    trees: bool = False,
+    trees: bool = False, edges: str = "", mdl: bool = False,
 ) -> dict[str, Any]:
     """Trains a classifier on each layer of a network, or compares similarities of sentences in each layer.
 
@@ -100,26 +102,33 @@ def probe(
       untrained: also probe a network with the same config and random parameters.
       step: of the checkpoint of the run; None for the default one.
       trees: train structural probes on the dependency trees of the config's CoNLL-U files, in place of classifiers.
+      edges: train edge probes on the `tags`, `arcs` or `targets` of the config's files, in place of classifiers.
+      mdl: also compute description lengths of the labels under edge probes.
 
     Returns:
       The fields of `ProbeRecord`. `layers` and, if measured, `untrained` have `metrics` and `intervals` (bootstrap
-      95 %) for each layer, the embeddings first.
+      95 %) for each layer, the embeddings first; of edge probes, the learned sum of all layers is last.
 
     Raises:
       UserError: the task is another one, or has no validation data; the checkpoint is incomplete or of another
         network.
     """
     experiment, checkpoint = _load_source(config, source, step)
-    if trees and experiment.objective["name"] != "tagging":
-        raise UserError("--trees needs a config file of tagging with CoNLL-U files: "
-                        "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
-    kind = structural_probe.NAME if trees else experiment.objective["name"]
+    if (trees or edges) and experiment.objective["name"] != "tagging":
+        raise UserError(f"--{'trees' if trees else 'edges'} needs a config file of tagging, for trees and arcs with "
+                        "CoNLL-U files: --config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
+    if (trees and edges) or (mdl and not edges):
+        raise UserError("--mdl measures edge probes alone, and --trees none of them; give --edges, with or without "
+                        "--mdl, or --trees alone")
+    kind = structural_probe.NAME if trees else edge_probe.NAMES[edges] if edges else experiment.objective["name"]
     names = ("validation",) if kind == "regression" else ("train", "validation")
     if examples and "train" not in names:
         raise UserError(f"--examples is {examples}, the number of training examples, and similarities are computed "
                         "without training; leave it out")
     prepare, measure = {"regression": (similarity.prepare, similarity.measure),
-                        structural_probe.NAME: (structural_probe.prepare, structural_probe.measure)}.get(
+                        structural_probe.NAME: (structural_probe.prepare, structural_probe.measure),
+                        edge_probe.NAMES.get(edges): (partial(edge_probe.prepare, kind=edges, mdl=mdl),
+                                                      partial(edge_probe.measure, mdl=mdl))}.get(
                             kind, (lambda experiment: build.prepare_data(experiment, Path()), _probe_layers))
     prepared = prepare(experiment)  # nothing is stored
     experiment = prepared.experiment
@@ -136,7 +145,7 @@ def probe(
     if untrained:
         results["untrained"] = measure(experiment, model, random["encoder"], splits)
     return {"name": experiment.name, "task": kind, "source": checkpoint.name,
-            "best": "uuas" if trees else experiment.checkpoint.best,
+            "best": "uuas" if trees else edge_probe.BEST if edges else experiment.checkpoint.best,
             "data": {split: getattr(experiment.data, split) for split in splits},
             "examples": {"train": 0, **{split: len(labelled) for split, (labelled, _) in splits.items()}},
             "seed": experiment.seed, **({} if checkpoint.step is None else {"step": checkpoint.step}), **results}
@@ -253,8 +262,10 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
 
 
 def shown(result: ProbeRecord) -> Mapping[str, Metric]:
-    """Returns the metrics that are shown of a result, by name: the one that selects checkpoints, or both of
-    similarities and of trees. {} for a task or a metric that there is not."""
+    """Returns the metrics that are shown of a result, by name: the one that selects checkpoints, or those of
+    similarities, of trees and of edges. {} for a task or a metric that there is not."""
+    if result["task"] in edge_probe.NAMES.values():
+        return edge_probe.shown(result["layers"])
     if result["task"] in SHOWN:
         return SHOWN[result["task"]]
     known, name = TASKS[result["task"]].objective.metrics if result["task"] in TASKS else {}, result["best"]
@@ -263,13 +274,16 @@ def shown(result: ProbeRecord) -> Mapping[str, Metric]:
 
 def method(result: ProbeRecord) -> str:
     """Names what was measured on the layers."""
-    names = {"regression": "cosine similarities", structural_probe.NAME: "structural probes"}
+    names = {"regression": "cosine similarities", structural_probe.NAME: "structural probes",
+             **dict.fromkeys(edge_probe.NAMES.values(), "edge probes")}
     return names.get(result["task"], "linear classifiers")
 
 
 def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
     """Returns (headings, rows of cells): for each layer the metrics of `shown`, their intervals and, where they were
     measured, the scores of an untrained network."""
+    if result["task"] in edge_probe.NAMES.values():
+        return edge_probe.table(result)
     head = ["layer"]
     rows = [[f"{layer} (embeddings)" if not layer else str(layer)] for layer in range(len(result["layers"]))]
     measured = [result["layers"], *([result["untrained"]] if result.get("untrained") else [])]
@@ -300,16 +314,20 @@ def describe(result: ProbeRecord) -> str:
         return (f"Structural probes on the layers of {network}: {trained}, with bootstrap 95 % intervals; UUAS without "
                 f"punctuation, DSpr. of sentences of {structural_probe.SHORTEST} to {structural_probe.LONGEST} words; "
                 f"a chain of each sentence's words has {chain}")
+    if result["task"] in edge_probe.NAMES.values():
+        return f"Edge probes on the layers of {network}: {edge_probe.describe(metrics)}"
     name = shown(result)[result["best"]].baseline
     baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
     return f"Linear classifiers on the layers of {network}: {trained}, with bootstrap 95 % intervals{baseline}"
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:
-    """Adds a result to a JSON file. It replaces an earlier one of the same task and checkpoint; damaged results stay.
-    Raises UserError if the file itself is damaged."""
+    """Adds a result to a JSON file. It replaces an earlier one of the same task and checkpoint, and for targets of edge
+    probes of the same files; damaged results stay. Raises UserError if the file itself is damaged."""
+    names = ("name", "task", "source", *(["data"] if result["task"] == edge_probe.NAMES["targets"] else []))
+
     def is_replaced(other: Any) -> bool:
-        return isinstance(other, dict) and all(other.get(name) == result[name] for name in ("name", "task", "source"))
+        return isinstance(other, dict) and all(other.get(name) == result[name] for name in names)
 
     write_json(path, {"probes": [*(other for other in stored(path) if not is_replaced(other)), result]})
 

@@ -60,13 +60,9 @@ def prepare(experiment: Experiment) -> Data:
     Raises:
       UserError: the files cannot be read, are not CoNLL-U, or a sentence has no tree.
     """
-    def with_tags(column: str) -> Experiment:
-        columns = {**experiment.data.columns, "tags": column}
-        return dataclasses.replace(
-            experiment, data=dataclasses.replace(experiment.data, format="conllu", columns=columns),
-            objective=experiment.objective | {"pieces": "mean", "labels": UPOS, "scheme": "none"})
-
-    prepared = build.prepare_data(with_tags("upos"), Path())
+    plain = dataclasses.replace(
+        experiment, objective=experiment.objective | {"pieces": "mean", "labels": UPOS, "scheme": "none"})
+    prepared = build.prepare_data(with_column(plain, "upos"), Path())
     records = {}
     for split, sentences in prepared.records.items():
         for record in sentences:
@@ -74,10 +70,16 @@ def prepare(experiment: Experiment) -> Data:
                 raise UserError(f"{record.where}: {', '.join(sorted(unknown))} is no part of speech of Universal "
                                 f"Dependencies, which tell punctuation from words; expected {', '.join(UPOS)}")
         limit = experiment.evaluation.examples if split == "validation" else None
-        heads = task_data.read_split(with_tags("head"), split, limit)
+        heads = task_data.read_split(with_column(plain, "head"), split, limit)
         records[split] = [record._replace(fields={**record.fields, "heads": heads_of(other)})
                           for record, other in zip(sentences, heads, strict=True)]
     return dataclasses.replace(prepared, records=records)
+
+
+def with_column(experiment: Experiment, column: str) -> Experiment:
+    """Returns the experiment with the tags in a column of its CoNLL-U files."""
+    columns = {**experiment.data.columns, "tags": column}
+    return dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, format="conllu", columns=columns))
 
 
 def heads_of(record: Record) -> list[int]:

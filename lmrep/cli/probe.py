@@ -13,6 +13,19 @@ With --trees and the CoNLL-U files of a treebank (tasks/ud_pos.py), it trains st
 2019): linear maps of word vectors, the means over each word's tokens, whose squared distances approximate the distances
 in dependency trees. It prints UUAS, without punctuation, and DSpr.
 
+With --edges, it trains edge probes (Tenney et al., 2019), on every layer and on a learned sum of all: a classifier with
+a hidden layer predicts labels of one or two spans of words. The files of the config file are:
+
+  --edges=tags     words with tags (tasks/tag.py, tasks/ud_pos.py): the tag of each word, or the type of each entity
+  --edges=arcs     CoNLL-U (tasks/ud_pos.py): the relation of each word to its head
+  --edges=targets  JSON Lines of the published form (tasks/tag.py), with words between white space, and spans of them:
+                   {"text": "Ann left Rome", "targets": [{"span1": [1, 2], "span2": [2, 3], "label": "A1"}]};
+                   span2 may be absent, and label may be a list
+
+It prints micro-averaged F1, that of a control task, whose labels the words choose at random (Hewitt and Liang, 2019),
+and selectivity, their difference. --mdl adds the description length of the training labels in kbit, by the online code
+(Voita and Titov, 2020), and compression, by which factor the uniform code is longer.
+
 --untrained probes a network of the same config with random parameters too, since much can be read from the words alone.
 
 --checkpoints=all probes every checkpoint of a run. The network of --untrained, which is the same for all of them, is
@@ -29,6 +42,7 @@ from typing import Any
 
 from lmrep.cli import over_time
 from lmrep.cli.arguments import Arguments, Flag, at_least
+from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output
 from lmrep.core.messages import aligned, show_messages
@@ -37,6 +51,9 @@ from lmrep.core.paths import as_path
 FLAGS = {
     "examples": Flag(0, "the number of training examples, at equal distances; 0: all", bounds=at_least(0)),
     "trees": Flag(False, "train structural probes on the dependency trees of CoNLL-U files, in place of classifiers"),
+    "edges": Flag("", "train edge probes on spans of the config's files, in place of classifiers: tags, arcs or "
+                  "targets", bounds=Bounds(choices=("", "tags", "arcs", "targets"))),
+    "mdl": Flag(False, "with --edges: also compute description lengths, which trains eleven times as many classifiers"),
     "untrained": Flag(False, "probe a network with random parameters too"),
     **over_time.FLAGS,
     "output": Flag("", "the JSON file to write (default: probes.json in the workdir)", as_path),
@@ -66,7 +83,7 @@ def run(arguments: Arguments) -> None:
 
     def probe(step: int | None, untrained: bool) -> dict[str, Any]:
         config = dataclasses.replace(arguments, workdir=None).load_config()
-        return probes.probe(config, workdir, flags.examples, untrained, step, flags.trees)
+        return probes.probe(config, workdir, flags.examples, untrained, step, flags.trees, flags.edges, flags.mdl)
 
     def store(result: dict[str, Any]) -> None:
         if output:
@@ -77,7 +94,7 @@ def run(arguments: Arguments) -> None:
         if step == steps[0]:
             print(f"{probes.shown(result)[result['best']].title} of {probes.method(result)} on every layer:",
                   flush=True)
-        return Measured({f"layer {number}": float(layer["metrics"][result["best"]])
+        return Measured({f"layer {layer.get('layer', number)}": float(layer["metrics"][result["best"]])
                          for number, layer in enumerate(result["layers"])}, {}, partial(store, result))
 
     if steps:

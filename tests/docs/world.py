@@ -73,8 +73,9 @@ def build(home: Path) -> Path:
 def tree(words: list[str]) -> list[str]:
     """The lines of a sentence in CoNLL-U, whose words all hang on the first verb."""
     root, upos = words.index("visits") + 1, {"visits": "VERB", ".": "PUNCT"}
-    return [f"{i}\t{word}\t_\t{upos.get(word, 'PROPN')}\t_\t_\t{0 if i == root else root}\tdep\t_\t_"
-            for i, word in enumerate(words, 1)]
+    arcs = [(0, "root") if i == root else (root, "dep") for i in range(1, len(words) + 1)]
+    return [f"{i}\t{word}\t_\t{upos.get(word, 'PROPN')}\t_\t_\t{head}\t{relation}\t_\t_"
+            for i, (word, (head, relation)) in enumerate(zip(words, arcs, strict=True), 1)]
 
 
 def suite(directory: Path) -> None:

@@ -102,7 +102,7 @@ def _probes(run: RunData) -> Iterator[Chart]:
             values = [(step, float(record["layers"][layer]["metrics"][last["best"]]))
                       for step, record in sorted(newest.items()) if layer < len(record["layers"])]
             percent = round(100 * layer / max(1, count - 1))
-            lines.append(Line(f"layer {layer}" if layer else "embeddings",
+            lines.append(Line(f"layer {last['layers'][layer].get('layer', layer)}" if layer else "embeddings",
                               f"color-mix(in srgb, var(--r1) {percent}%, var(--r0))",
                               [point for point in values if math.isfinite(point[1])]))
         examples = last["examples"]["validation"]
