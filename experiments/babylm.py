@@ -56,7 +56,7 @@ Choices after the colon:
 
 from pathlib import Path
 
-from lmrep.config.loading import load, parse_argument
+from lmrep.config import loading
 
 MILLION = 10**6
 EPOCHS = 10  # the challenge's limit
@@ -71,12 +71,13 @@ WORDS = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))  # millions
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = parse_argument(argument, track=("strict_small", tuple(TRACKS)), system=("gpt_bert", tuple(SYSTEMS)),
-                            size=("track", ("track", "tiny")), mesh="data")
+    chosen = loading.parse_argument(
+        argument, track=("strict_small", tuple(TRACKS)), system=("gpt_bert", tuple(SYSTEMS)),
+        size=("track", ("track", "tiny")), mesh="data")
     size, width, heads, vocabulary, steps, sequences = TRACKS[chosen.track]
     page, _, choices = SYSTEMS[chosen.system].partition(":")
     published = "tiny" if chosen.size == "tiny" else SIZE.get(chosen.system, size)
-    config = load(Path(__file__).with_name(page), f"{choices}size={published},data=files,mesh={chosen.mesh}")
+    config = loading.load(Path(__file__).with_name(page), f"{choices}size={published},data=files,mesh={chosen.mesh}")
     config.name = f"babylm_{chosen.track}_{chosen.system}"
     config.data.update({"corpus": "babylm", "validation": 0.005, "test": 0.005})
     if chosen.system == "elc_bert":

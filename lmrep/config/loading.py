@@ -46,11 +46,11 @@ def load(file: str | Path, argument: str = "") -> ml_collections.ConfigDict:
     try:
         get_config = _function(file, "get_config", f"expected {SIGNATURE} that returns a ConfigDict")
         config = get_config(argument)
+        if not isinstance(config, ml_collections.ConfigDict | dict):
+            raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
+        _check_choices(get_config, argument, declared)  # here, since the page of another `load` may be under way
     finally:
         _DECLARED.reset(token)
-    if not isinstance(config, ml_collections.ConfigDict | dict):
-        raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
-    _check_choices(get_config, argument, declared)
     return ml_collections.ConfigDict(config).lock()
 
 

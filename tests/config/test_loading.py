@@ -66,6 +66,18 @@ def test_load_accepts_a_plain_dict(write):
     assert [f.name for f in file.parent.iterdir()] == ["experiment.py"]  # no __pycache__
 
 
+def test_a_page_that_loads_another_keeps_its_choices_apart(tmp_path):
+    """Its default may be named where its other values differ, whatever the other page makes of the name."""
+    inner, outer = tmp_path / "inner.py", tmp_path / "outer.py"
+    inner.write_text("from lmrep.config.loading import parse_argument\n\n\ndef get_config(argument=''):\n"
+                     "    return vars(parse_argument(argument, size=('x', ('x', 'y'))))\n")
+    outer.write_text("from lmrep.config import loading\n\n\ndef get_config(argument=''):\n"
+                     "    chosen = loading.parse_argument(argument, size=('a', ('a', 'b')))\n"
+                     f"    page = loading.load({str(inner)!r}, 'size=y')\n"
+                     "    return page if chosen.size == 'a' else {'size': 'none'}\n")
+    assert (load(outer, "size=a").size, load(outer, "size=b").size) == ("y", "none")
+
+
 def test_file_may_declare_dataclasses(write):
     file = write("from __future__ import annotations\nimport dataclasses\n\n@dataclasses.dataclass\nclass A:\n"
                  "    x: int = 3\n\ndef get_config(argument=''):\n    return {'x': A().x}\n")

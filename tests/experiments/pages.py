@@ -24,11 +24,12 @@ MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
 
 def declared(page: str) -> dict[str, tuple]:
-    """The choices of a page and their values, the default first."""
-    found = {}
+    """The choices of a page and their values, the default first; not those of a page that it loads."""
+    found, outer = {}, []
     with pytest.MonkeyPatch.context() as patch:
         def record(argument, **defaults):
-            for name, default in defaults.items():
+            outer.append(loading._DECLARED.get())
+            for name, default in defaults.items() if outer[-1] is outer[0] else ():
                 if isinstance(default, tuple):
                     found[name] = tuple(dict.fromkeys((default[0], *default[1])))
                 elif name == "mesh":
