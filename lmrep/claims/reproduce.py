@@ -26,7 +26,7 @@ from lmrep.claims.figure import figure
 from lmrep.claims.match import STEPS, TIME
 from lmrep.claims.page import page
 from lmrep.claims.results import Match, Results, RowResult
-from lmrep.claims.statistics import REPRODUCED, UNRESOLVED, seeds_to_resolve, verdict
+from lmrep.claims.statistics import ORDERING, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files
 from lmrep.config.record import choose, suggestion
 from lmrep.core.errors import Stopped, UserError
@@ -341,8 +341,10 @@ def compare(claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[str
                  if row.against and seed in values[row.against]]
         these, others = [*zip(*pairs, strict=True)] or ((), ())
         found = difference(these, others, max(1, claim.comparisons)) if pairs else None
-        judged = "" if not row.claimed else verdict(found, ORDERS[row.claimed], row.margin) if found else UNRESOLVED
-        needed = None if judged in ("", REPRODUCED) else seeds_to_resolve(these, others, claim.comparisons)
+        sign = ORDERS.get(row.claimed, 0)
+        judged = "" if not row.claimed else verdict(found, sign, row.margin) if found else UNRESOLVED
+        needed = seeds_to_resolve(these, others, claim.comparisons, -sign * row.margin) if judged in (
+            ORDERING, UNRESOLVED) else None
         rows[name] = RowResult(
             title=row.title, against=row.against, claimed=row.claimed, margin=row.margin, published=row.published,
             run=claim.run_of(name), values={str(seed): _json(value) for seed, value in values[name].items()},

@@ -26,10 +26,12 @@ def verdict(found: Difference, sign: int, margin: float = 0.0) -> str:
     return ORDERING if sign * found.mean > -margin and math.isfinite(found.low) else UNRESOLVED
 
 
-def seeds_to_resolve(values: Sequence[float], others: Sequence[float], comparisons: int = 1) -> int | None:
-    """Returns with how many seeds the interval would leave out 0 if mean and deviation of the differences stayed as
-    they are; None for more than 1,000 or fewer than two pairs."""
-    differences = [value - other for value, other in zip(values, others, strict=True)]
+def seeds_to_resolve(
+    values: Sequence[float], others: Sequence[float], comparisons: int = 1, boundary: float = 0.0
+) -> int | None:
+    """Returns with how many seeds the interval would leave out `boundary` if mean and deviation of the differences
+    stayed as they are; None for more than 1,000 or fewer than two pairs."""
+    differences = [value - other - boundary for value, other in zip(values, others, strict=True)]
     if len(differences) < 2 or not (mean := abs(statistics.fmean(differences))):
         return None
     deviation = statistics.stdev(differences)

@@ -136,6 +136,17 @@ def test_verdicts_do_not_depend_on_the_order_of_rows(home):
     assert verdicts[0] == verdicts[1]
 
 
+def test_seeds_are_advised_only_where_a_claim_is_open():
+    def seeds_needed(*values):
+        rows = {"base": claims.Row("base"), "new": claims.Row("new", "base", "above", margin=0.1)}
+        claim = claims.Claim("Paper", "Better.", {"base": "a.py", "new": "a.py"}, rows, claims.Measure("loss", "loss"))
+        by_seed = {"base": dict.fromkeys(range(3), 0.0), "new": dict(enumerate(values))}
+        return reproduce.compare(claim, by_seed)["new"]["seeds_needed"]
+
+    assert seeds_needed(2.0, 2.1, 1.9) is seeds_needed(-2.0, -2.1, -1.9) is None
+    assert seeds_needed(2.0, -1.0, 1.0) > 3
+
+
 def test_a_failed_run_leaves_the_others(home):
     result = run(home, "--seeds=0", "--config.high.batch_size=3")
     assert result.code == 3 and "failed: seed 0, high: there is no text" in result.out

@@ -46,6 +46,7 @@ def test_seeds_to_resolve_leave_out_zero():
         spread = np.linspace(-1, 1, count)
         sample = gaps.mean() + spread / spread.std(ddof=1) * gaps.std(ddof=1)
         assert (difference(sample, np.zeros(count), 3).low > 0) == resolved
+    assert seeds_to_resolve([value + 0.5 for value in values], others, 3, boundary=0.5) == n
     assert seeds_to_resolve([1.0], [0.0]) is None and seeds_to_resolve([1.0, 2.0], [2.0, 1.0]) is None
 
 
