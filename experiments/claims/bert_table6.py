@@ -39,4 +39,4 @@ def get_claim(scale="miniature"):
               "deep": Row(f"{deep[0]} layers of width {deep[1]}", "middle", "below", published=3.99),
               "wide": Row(f"{wide[0]} layers of width {wide[1]}", "middle", "below", published=3.54)},
         measure=Measure("masked perplexity", "mlm_loss", {"split": "test"}, math.exp, ".2f"),
-        cost="half an hour on two cores")
+        cost="an hour on one core")
