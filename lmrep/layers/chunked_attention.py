@@ -128,10 +128,10 @@ def _backward(static: _Static, residuals: tuple, g: Array) -> tuple:
         weights = jnp.exp(logits - largest[i][..., None]) / total[i][..., None]
         dropped, dweights = (_dropped(x, i, j, arrays, static) for x in (
             weights, jnp.einsum("bthk,bshk->bhts", g_blocks[i], value_blocks[j], preferred_element_type=jnp.float32)))
-        dlogits = weights * (dweights - means[i][..., None])
+        visible, dlogits = logits > MASKED_LOGIT, weights * (dweights - means[i][..., None])
         if static.cap:
             dlogits = dlogits * soft_cap.slope(logits, static.cap)
-        dlogits = jnp.where(logits > MASKED_LOGIT, dlogits, 0).astype(query.dtype)
+        dlogits = jnp.where(visible, dlogits, 0).astype(query.dtype)
         products = (jnp.einsum("bhts,bshk->bthk", dlogits, blocks.keys[j], preferred_element_type=jnp.float32),
                     jnp.einsum("bhts,bthk->bshk", dlogits, blocks.query[i], preferred_element_type=jnp.float32),
                     jnp.einsum("bhts,bthk->bshk", dropped.astype(g.dtype), g_blocks[i],
