@@ -52,4 +52,4 @@ def get_claim(scale="miniature"):
         paper="Warner et al., 2024, section 2",
         statement="Each change from BERT to ModernBERT is at least as good, alone and after those before it.",
         runs=runs, rows=rows, measure=Measure("masked loss at 15 %", "mlm_loss", {"split": "test"}, format=".3f"),
-        cost="an hour and a half on one core")
+        cost="two and a half hours on one core")
