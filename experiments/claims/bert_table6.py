@@ -6,7 +6,7 @@ The paper trains networks of 3 to 24 layers, widths of 768 and 1,024, and 3 to 1
 with size on all tasks, of which one, MRPC, has 3,600 examples. The perplexity of masked tokens is 5.84, 4.68 and 3.99
 with 3, 6 and 12 layers of width 768, and 3.54 with 12 layers of width 1,024.
 
-The miniature is the network of `quickstart.py` with 1, 2 and 4 layers of width 128, and with 2 of width 256, all with as
+The miniature is the network of `quickstart.py` with 1, 2 and 4 layers of width 128, and 2 of width 256, all with as
 many steps. The documentation has half a million tokens. The measure is the perplexity of masked tokens of held-out
 text. All have the rate of `quickstart.py`, 0.004, with which three seeds contradicted the claim for the wide network,
 at a perplexity of 285. The cause is the rate: with half of it one seed reached 86.8, where the network of half the
