@@ -118,8 +118,8 @@ def probe(
         raise UserError(f"--{'trees' if trees else 'edges'} needs a config file of tagging, for trees and arcs with "
                         "CoNLL-U files: --config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
     if (trees and edges) or (mdl and not edges):
-        raise UserError("--mdl measures edge probes alone, and --trees none of them; give --edges, with or without "
-                        "--mdl, or --trees alone")
+        raise UserError("--trees and --edges are given, which train different probes; leave one out" if trees and edges
+                        else "--mdl is given without --edges; give --edges too, for the probes that it measures")
     kind = structural_probe.NAME if trees else edge_probe.NAMES[edges] if edges else experiment.objective["name"]
     names = ("validation",) if kind == "regression" else ("train", "validation")
     if examples and "train" not in names:

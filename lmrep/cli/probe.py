@@ -51,8 +51,8 @@ from lmrep.core.paths import as_path
 FLAGS = {
     "examples": Flag(0, "the number of training examples, at equal distances; 0: all", bounds=at_least(0)),
     "trees": Flag(False, "train structural probes on the dependency trees of CoNLL-U files, in place of classifiers"),
-    "edges": Flag("", "train edge probes on spans of the config's files, in place of classifiers: tags, arcs or "
-                  "targets", bounds=Bounds(choices=("", "tags", "arcs", "targets"))),
+    "edges": Flag(None, "train edge probes on spans of the config's files, in place of classifiers: tags, arcs or "
+                  "targets", str, Bounds(choices=("tags", "arcs", "targets"))),
     "mdl": Flag(False, "with --edges: also compute description lengths, which trains eleven times as many classifiers"),
     "untrained": Flag(False, "probe a network with random parameters too"),
     **over_time.FLAGS,
@@ -83,7 +83,8 @@ def run(arguments: Arguments) -> None:
 
     def probe(step: int | None, untrained: bool) -> dict[str, Any]:
         config = dataclasses.replace(arguments, workdir=None).load_config()
-        return probes.probe(config, workdir, flags.examples, untrained, step, flags.trees, flags.edges, flags.mdl)
+        return probes.probe(config, workdir, flags.examples, untrained, step, flags.trees, flags.edges or "",
+                            flags.mdl)
 
     def store(result: dict[str, Any]) -> None:
         if output:

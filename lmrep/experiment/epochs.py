@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from lmrep.core.errors import UserError
 from lmrep.experiment import build
 from lmrep.experiment.config import resolve_stages
 from lmrep.experiment.record import Data, Experiment
+
+log = logging.getLogger(__name__)
 
 
 class Progress(NamedTuple):
@@ -44,7 +47,7 @@ def progress(data: Data, data_dir: Path) -> Progress:
 
 def resolved(data: Data, data_dir: Path) -> Experiment:
     """Returns the experiment with `checkpoint.steps` of its `checkpoint.words`: the nearest step, from 1 on, of each
-    number of words that the run reads, in their order.
+    number of words that the run reads, in their order. Warns of numbers that it does not reach.
 
     Raises:
       UserError: the run reads its text more often than `data.max_epochs`; `checkpoint` has words and other steps, or
@@ -66,6 +69,9 @@ def resolved(data: Data, data_dir: Path) -> Experiment:
     per_epoch = data.corpus.statistics["train"]["words"]
     reached = [read.step(words / per_epoch) for words in sorted(saving.words)]
     steps = tuple(max(1, round(step)) for step in reached if step < math.inf)
+    if missed := [f"{words:,}" for words in sorted(saving.words)[len(steps):]]:
+        log.warning("checkpoint.words has %s, and the run reads %s words of its training split: it saves no checkpoint "
+                    "of that name", ", ".join(missed), f"{int(total * per_epoch):,}")
     if other := sorted({*saving.steps} - {*steps}):
         raise UserError(f"checkpoint.steps has {', '.join(map(str, other))}, and checkpoint.words decides the steps; "
                         "give one of them")

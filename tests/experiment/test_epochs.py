@@ -51,7 +51,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("epochs")
     world.challenge(home / "train")
     answer = train(home, "run", "--config.checkpoint.words=(40,20,100,1000000)")
-    assert answer.code == 0, answer
+    assert answer.code == 0 and "checkpoint.words has 1,000,000, and the run reads " in answer.err, answer
     return home
 
 
