@@ -55,6 +55,16 @@ def test_a_span_of_one_token_is_its_projection_and_longer_ones_are_weighted_mean
     assert not pooled[2].any()  # without tokens; the last token is padding
 
 
+def test_batches_have_all_tokens_of_the_chosen_spans():
+    """Of each span, the tokens follow each other; a token says which of the chosen targets it belongs to."""
+    spans = np.array([[[2, 5], [0, 1]], [[7, 8], [4, 6]], [[1, 3], [1, 4]]])
+    batch = span_classifier.batch_of(Targets(None, spans, np.eye(3, dtype=bool)), np.array([2, 0]), 4)
+    for i, (tokens, owners) in enumerate((([1, 2, 2, 3, 4], [0, 0, 1, 1, 1]), ([1, 2, 3, 0], [0, 0, 0, 1]))):
+        assert batch.token[i][batch.target[i] < 4].tolist() == tokens
+        assert batch.target[i][batch.target[i] < 4].tolist() == owners
+    assert batch.labels[:2].argmax(1).tolist() == [2, 0] and batch.weights.tolist() == [0.5, 0.5, 0, 0]
+
+
 def test_padding_changes_neither_logits_nor_gradients():
     """Of a batch of two spans, in one with more targets and tokens."""
     data = targets(np.random.default_rng(1), 5, spans=2, labels=3, layers=2)

@@ -137,14 +137,15 @@ def test_verdicts_do_not_depend_on_the_order_of_rows(home):
 
 
 def test_seeds_are_advised_only_where_a_claim_is_open():
-    def seeds_needed(*values):
-        rows = {"base": claims.Row("base"), "new": claims.Row("new", "base", "above", margin=0.1)}
+    def seeds_needed(*values, margin=0.1):
+        rows = {"base": claims.Row("base"), "new": claims.Row("new", "base", "above", margin)}
         claim = claims.Claim("Paper", "Better.", {"base": "a.py", "new": "a.py"}, rows, claims.Measure("loss", "loss"))
         by_seed = {"base": dict.fromkeys(range(3), 0.0), "new": dict(enumerate(values))}
         return reproduce.compare(claim, by_seed)["new"]["seeds_needed"]
 
     assert seeds_needed(2.0, 2.1, 1.9) is seeds_needed(-2.0, -2.1, -1.9) is None
     assert seeds_needed(2.0, -1.0, 1.0) > 3
+    assert seeds_needed(1.9, -1.1, 0.9) == seeds_needed(2.0, -1.0, 1.0, margin=0.0)  # up to the margin
 
 
 def test_a_failed_run_leaves_the_others(home):

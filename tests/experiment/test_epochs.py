@@ -72,6 +72,12 @@ def test_checkpoints_are_saved_after_words(home):
                                                        strict=True))
 
 
+def test_checkpoints_that_are_gone_have_no_revision(home, monkeypatch):
+    kept = remote_workdir.saved_steps(home / "run")[1:]
+    monkeypatch.setattr(remote_workdir, "saved_steps", lambda directory: kept)
+    assert set(convert.revisions(home / "run").values()) < {*kept}
+
+
 def test_the_run_is_resumed_with_the_same_checkpoints(home):
     assert small.command("train", f"--workdir={home}/run", f"--data_dir={home}/data").code == 0
     assert train(home, "run", "--config.checkpoint.words=(20,40,100)").code == 0

@@ -106,6 +106,9 @@ def test_capped_logits_have_the_gradients_of_their_formula(chunk_logits, monkeyp
     logits = objective.uses.next_token.logits(params, hidden)
     np.testing.assert_allclose(logits, cap * np.tanh(plain.uses.next_token.logits(params, hidden) / cap), rtol=1e-5)
     assert np.abs(logits).max() <= cap
+    likeliest = objective.uses.next_token.logits(params, causal.encode(params, batch, model, causal.Config()).hidden)
+    metrics = objective.loss(params, batch | {"targets": likeliest.argmax(-1)}, None, Carry())[1][0]
+    assert metrics["lm_accuracy"][0] == metrics["lm_accuracy"][1] > 0
 
 
 def test_no_position_depends_on_a_later_one_nor_on_another_document():
