@@ -42,15 +42,16 @@ class Backend(NamedTuple):
     width_multiple: int = 1  # of which the width of a head is a multiple
     max_width: int = 0  # of a head; 0 for any
     capped: bool = False  # whether it has `soft_cap` on the logits
+    windows: tuple[bool, ...] = ()  # the values of `AttentionMask.causal` with which it takes `AttentionMask.window`
 
 
 ATTENTION: dict[str, Backend] = {
-    "xla": Backend(lambda mask, cap=0.0: dense(mask.to_bool(), cap=cap), capped=True),
+    "xla": Backend(lambda mask, cap=0.0: dense(mask.to_bool(), cap=cap), capped=True, windows=(False, True)),
     "chunked": Backend(chunked_attention.attend, capped=True),
     "cudnn": Backend(fused_attention.cudnn, platforms=("gpu",), packed=False, mask=False, dropout=False,
-                     sharded=False, dtypes=("bfloat16",), width_multiple=8, max_width=128),
+                     sharded=False, dtypes=("bfloat16",), width_multiple=8, max_width=128, windows=(True,)),
     "splash": Backend(fused_attention.splash, platforms=("tpu",), mask=False, dropout=False, sharded=False,
-                      capped=True),
+                      capped=True, windows=(False, True)),
 }
 AUTO = "auto"
 EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)
@@ -136,10 +137,11 @@ def bind(
     """Returns the implementation `name`, or what `auto` means for these shapes, under a mask, with a `cap` on logits.
     Called while a program is traced. Raises UserError if the backend does not honour the mask, dropout, dtype, width or
     cap. (Whether sequences are packed cannot be seen here: `auto` takes it that they are.) Under a mask with a window,
-    all but "xla" are `local_attention`."""
-    if mask.window and name != "xla":
+    `auto` and those that do not take it are `local_attention`."""
+    counted = _only_dense.get() and name != "xla"
+    if mask.window and (counted or name == AUTO or mask.causal not in ATTENTION[name].windows):
         return local_attention.attend(mask, cap)
-    if _only_dense.get():
+    if counted:
         name = "xla"
     needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,
                   mask=mask.mask is not None, dropout=dropout, sharded=sharding.axis_size(sharding.SEQUENCE) > 1,

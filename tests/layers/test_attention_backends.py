@@ -1,5 +1,6 @@
 """What implementations of attention honour, the choice among them, and those of accelerators as far as a CPU goes."""
 
+import re
 from functools import partial
 from importlib.util import find_spec
 
@@ -23,12 +24,13 @@ EASY = Needs(64, dtype="bfloat16", length=4096, packed=False)  # what every back
 RNG = np.random.default_rng(0)
 
 
-def gradients(make, segments, causal, arrays):
+def gradients(make, segments, causal, arrays, window=0):
     """(output, gradients by queries, keys and values of its sum over real positions with the fourth array)."""
     real = (segments > 0)[..., None, None]
 
     def loss(query, keys, values):
-        output, _ = make(AttentionMask(jnp.asarray(segments), causal))(query, KVCache(keys, values))
+        mask = AttentionMask(jnp.asarray(segments), causal, window=window)
+        output, _ = make(mask)(query, KVCache(keys, values))
         return jnp.where(real, output * arrays[3], 0).sum(), output
 
     grads, output = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays[:3])
@@ -105,7 +107,33 @@ def test_fused_kernels_themselves_refuse_masks_and_dropout(make):
         make(AttentionMask(segments))(x, KVCache(x, x), rate=0.1, key=jax.random.key(0))
 
 
+@pytest.mark.parametrize(("name", "causal", "chosen"), [
+    ("cudnn", True, "cudnn"), ("cudnn", False, "local"), ("splash", False, "splash"), ("chunked", True, "local"),
+    ("auto", True, "local"), ("xla", True, "xla")])
+def test_windows_go_to_backends_that_take_them(name, causal, chosen, monkeypatch):
+    monkeypatch.setattr(backends.local_attention, "attend", lambda mask, cap: "local")
+    for other, backend in ATTENTION.items():
+        monkeypatch.setitem(ATTENTION, other, backend._replace(attend=lambda mask, other=other: other))
+    mask = AttentionMask(jnp.ones((1, 8), jnp.int32), causal, window=2)
+    bind = partial(backends.bind, name, mask, head_width=64, dtype="bfloat16", dropout=False)
+    assert bind() == chosen
+    with backends.only_dense():
+        assert bind() == ("xla" if name == "xla" else "local")
+
+
+@pytest.mark.parametrize("make", [fused_attention.cudnn, fused_attention.splash])
+def test_fused_kernels_leave_chosen_positions_under_a_window_to_local_attention(make):
+    segments, (x, *_), at = jnp.ones((1, 12), jnp.int32), arrays(1, 12, 1, 8), jnp.array([[0, 7, 11]])
+    mask, query = AttentionMask(segments, causal=True, window=2), x[:, at[0]]
+    np.testing.assert_array_equal(*(attend(query, KVCache(x, x), at=at)[0] for attend in (make(mask), dense(mask))))
+
+
 # cuDNN
+
+
+def test_cudnn_refuses_a_window_to_both_sides():
+    with pytest.raises(ValueError, match="a window under a causal mask only"):
+        fused_attention.cudnn(AttentionMask(jnp.ones((1, 8), jnp.int32), window=2))
 
 
 @pytest.fixture
@@ -115,10 +143,10 @@ def without_cudnn(monkeypatch):
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *args, implementation, **more: plain(*args, **more))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_cudnn_is_given_what_the_mask_means(causal, without_cudnn):
+@pytest.mark.parametrize(("causal", "window"), [(False, 0), (True, 0), (True, 1), (True, 4)])
+def test_cudnn_is_given_what_the_mask_means(causal, window, without_cudnn):
     segments, x = (np.arange(12) < np.array([[12], [7], [1], [0]])).astype(np.int32), arrays(4, 12, 2, 8)
-    computed, expected = (gradients(make, segments, causal, x) for make in (fused_attention.cudnn, dense))
+    computed, expected = (gradients(make, segments, causal, x, window) for make in (fused_attention.cudnn, dense))
     for a, b in zip(computed, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -131,15 +159,16 @@ def test_examples_that_cudnn_would_mix_up_give_nan(example, without_cudnn):
     assert np.isfinite(output[0]).all() and np.isnan(output[1]).all()
 
 
-@pytest.mark.parametrize(("shape", "causal"), [((16, 512, 12, 64), False), ((8, 1024, 12, 64), True)], ids=str)
+@pytest.mark.parametrize(("shape", "causal", "window"), [
+    ((16, 512, 12, 64), False, 0), ((8, 1024, 12, 64), True, 0), ((8, 1024, 12, 64), True, 64)], ids=str)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
+def test_cudnn_is_lowered_for_cuda(shape, causal, window, sizes, monkeypatch):
     """BERT-base's and GPT-2's shapes, forward and backward: a device has its shard, and there is no mask tensor."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91100)
     x, segments = jax.ShapeDtypeStruct(shape, jnp.bfloat16), jax.ShapeDtypeStruct(shape[:2], jnp.int32)
 
     def loss(query, keys, values, segments):
-        mask = AttentionMask(segments, causal)
+        mask = AttentionMask(segments, causal, window=window)
         return fused_attention.cudnn(mask)(query, KVCache(keys, values))[0].astype(jnp.float32).sum()
 
     with use_mesh(make_mesh(*sizes)):
@@ -147,6 +176,8 @@ def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
             lowering_platforms=("cuda",)).as_text()
     assert [text.count(f"custom_call @__cudnn${name}(") for name in ("fmhaSoftmax", "fmhaSoftmaxBackward")] == [1, 1]
     assert ("PADDING_CAUSAL" in text) == causal
+    # cuDNN counts the query's own position
+    assert re.findall(r"sliding_window_length\\22: (\d+)", text) == [str(window and window + 1)] * 2
     b, t, h, _ = shape
     assert f"{b // (sizes[0] * sizes[1])}x{h // sizes[2]}x{t}xf32" in text  # the sums of exponentials of a shard
     assert f"{t}x{t}" not in text
@@ -155,13 +186,15 @@ def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
 # Splash attention
 
 
-@pytest.mark.parametrize(("causal", "cap"), slow_after(1, [(True, 0.0), (False, 0.0), (True, 0.7)]))
-def test_splash_attention_equals_dense_attention(causal, cap):
+@pytest.mark.parametrize(("causal", "cap", "window"), slow_after(
+    1, [(True, 0.0, 0), (False, 0.0, 0), (True, 0.7, 0), (False, 0.0, 5), (True, 0.7, 1)]))
+def test_splash_attention_equals_dense_attention(causal, cap, window):
     """In the interpreter, with packed segments, padding, a narrow head and a length that blocks do not divide."""
-    segments, x = np.sort(RNG.integers(1, 4, (2, 140)), axis=1).astype(np.int32), arrays(2, 140, 1, 16)
+    length = 300 if window else 140
+    segments, x = np.sort(RNG.integers(1, 4, (2, length)), axis=1).astype(np.int32), arrays(2, length, 1, 16)
     segments[1, 100:] = 0
-    computed = gradients(partial(fused_attention.splash, interpret=True, cap=cap), segments, causal, x)
-    expected = gradients(lambda mask: attention.dense(mask.to_bool(), cap=cap), segments, causal, x)
+    computed = gradients(partial(fused_attention.splash, interpret=True, cap=cap), segments, causal, x, window)
+    expected = gradients(lambda mask: attention.dense(mask.to_bool(), cap=cap), segments, causal, x, window)
     for a, b in zip(computed, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
