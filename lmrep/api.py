@@ -53,6 +53,7 @@ from lmrep.planning import accelerators, energy, flops, run_cost
 from lmrep.storage import jsonl, provenance, remote_workdir, trial, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS
+from lmrep.training import goodput
 from lmrep.training import metrics_log as logs
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
@@ -138,6 +139,7 @@ def train(
                         profile=profile, **dict(run.overrides))
     if chain:
         return outcome
+    stopwatch = goodput.Stopwatch()
     experiment = experiments.parse(checkpoint_config.config_of(config, overrides, directory))
     sizes = experiments.check_mesh(experiment, jax.device_count())  # before anything is downloaded
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
@@ -158,7 +160,7 @@ def train(
             prepared = _prepare(experiment, directory, data_dir, checkpoints.steps(), local=not url)
         checkpoints.always |= {*prepared.data.experiment.checkpoint.steps}  # of checkpoint.words
         checks.check_same_record(prepared.record)
-        reached = _train(prepared, directory, checkpoints, sizes, command, profile, local=not url)
+        reached = _train(prepared, directory, checkpoints, sizes, command, profile, not url, stopwatch)
         return _finish(directory, url, data_dir, prepared.data, reached)
 
 
@@ -214,7 +216,7 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
 
 def _train(
     prepared: _Prepared, directory: Path, checkpoints: Checkpoints, sizes: tuple[int, ...], command: Sequence[str],
-    profile: int, local: bool,
+    profile: int, local: bool, stopwatch: goodput.Stopwatch,
 ) -> int:
     """Locks the workdir, writes the record, and trains from the newest checkpoint. Returns the step that is reached."""
     data, stages, parts, record = prepared
@@ -248,7 +250,7 @@ def _train(
         costs = run_cost.CostLog(directory, experiment.cost, mesh.devices.flatten().tolist(), meter)
         stack.callback(costs.close)
         trainer = Trainer(
-            stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch, costs),
+            stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch, costs, stopwatch),
             TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults),
             peak and peak * mesh.size)
         return int(trainer.run(resumed).step)
@@ -257,8 +259,11 @@ def _train(
 def _finish(directory: Path, url: str | None, data_dir: Path, data: Data, reached: int) -> Outcome:
     """Writes the predictions for labelled examples, results.json and the report of a run that has ended at step
     `reached`."""
-    if jax.process_index() == 0 and (spent := run_cost.read(directory)):
-        log.info("cost: %s", run_cost.sentence(spent))
+    if jax.process_index() == 0:
+        if spent := run_cost.read(directory):
+            log.info("cost: %s", run_cost.sentence(spent))
+        if shares := goodput.read(directory):
+            log.info("goodput: %s", shares)
     experiment, run = data.experiment, None
     if data.records:
         run = agreed(lambda: load(url or directory))  # all processes read a checkpoint together

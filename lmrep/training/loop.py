@@ -10,7 +10,6 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +29,7 @@ from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
 from lmrep.training.faults import Rewind, fault_error, fault_reason, out_of_memory_error
+from lmrep.training.goodput import GOODPUT, Stopwatch
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
@@ -48,6 +48,7 @@ class RunOutputs(NamedTuple):
     progress: Progress | None = None  # the progress line; None on all processes but the first
     watch: Watch | None = None  # the watchdog of a run of several processes
     cost: Any = None  # a `lmrep.planning.run_cost.CostLog`
+    stopwatch: Stopwatch | None = None  # of this start of the run
 
 
 class PendingStep(NamedTuple):
@@ -94,6 +95,7 @@ class Trainer:
         self._stages, self._mesh, self._seed, self._config, self._peak_flops = stages, mesh, seed, config, peak_flops
         self._checkpoints, self._metrics, self._progress = outputs.checkpoints, outputs.metrics, outputs.progress
         self._watch, self._cost = outputs.watch or Watch(), outputs.cost
+        self._stopwatch = outputs.stopwatch or Stopwatch()
         self._ends = [*itertools.accumulate(stage.steps for stage in stages)]
         self._loop = LoopState.from_json({}, config.faults, len(stages))
         self._score: float | None = None  # what the newest validation found
@@ -117,10 +119,11 @@ class Trainer:
           Stopped: on SIGTERM or Ctrl-C, once the state is saved.
         """
         try:
-            with stop_flag() as stop, use_mesh(self._mesh):
+            with stop_flag() as stop, use_mesh(self._mesh), self._stopwatch.compilation():
                 if self._progress:
                     self._progress.show("compiling")
                 index, state = self._load(resumed)
+                self._time(resumed or 0, "preparation")
                 if self._metrics:
                     self._metrics.keep_faults(len(self._loop.faults))
                 while True:
@@ -135,7 +138,9 @@ class Trainer:
                     index += 1
                     if index == len(self._stages):
                         self._watch.mark("waiting for the last checkpoint")
+                        self._stopwatch.lap("steps")
                         self._checkpoints.wait()
+                        self._time(int(state.step), "saves")
                         return state
                     state = start_state(self._stages[index], state, self._mesh, self._seed)
         except jax.errors.JaxRuntimeError as error:
@@ -147,7 +152,14 @@ class Trainer:
         """Trains from `state` to the end of a stage."""
         stage, end, first = self._stages[index], self._ends[index], int(state.step)
         step_fn, evaluator = self._compile(index)
-        validate = partial(self._validate, index, evaluator)
+
+        def validate(step: int, state: TrainState) -> TrainState:
+            self._read_metrics()
+            self._stopwatch.lap("steps")
+            state = self._validate(index, evaluator, step, state)
+            self._stopwatch.lap("validation")
+            return state
+
         if first == end - stage.steps and self._loop.validated < first:
             state = validate(first, state)
         self._rate_scale = plateau.scale(state.opt_state)
@@ -157,7 +169,7 @@ class Trainer:
         if first == 0 and 0 in saving.steps:
             self._save(0, state)
         self._watch.mark(f"{COMPILING} stage {stage.name!r}")
-        for step, batch in enumerate(self._batches(index, first), first + 1):
+        for step, batch in enumerate(self._timed(self._batches(index, first)), first + 1):
             self._current = stage, batch["segment_ids"].shape[1]
             max_loss = self._loop.losses.max_loss(step)
             skip = (max_loss,) if self._config.faults.policy == "skip" else ()
@@ -204,6 +216,17 @@ class Trainer:
         begin = self._ends[index] - stage.steps
         for batch in stage.batches(indices, first - begin + skipped, stage.steps + skipped):
             yield to_global(batch, indices, sharding, stage.batch_size)
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yields the batches. What it takes to get one counts as input if the device has nothing left to do."""
+        while True:
+            self._stopwatch.lap("steps")
+            batch = next(batches, None)
+            idle = not self._pending or self._pending[-1].metrics["loss"][0].is_ready()
+            self._stopwatch.lap("input" if idle else "steps")
+            if batch is None:
+                return
+            yield batch
 
     def _compile(self, index: int) -> tuple[Callable, Evaluator | None]:
         """Returns the step and the evaluator of a stage, which are compiled once."""
@@ -295,7 +318,6 @@ class Trainer:
 
     def _validate(self, index: int, evaluator: Evaluator | None, step: int, state: TrainState) -> TrainState:
         """Validates, and returns the state, whose learning rate the schedule may have changed."""
-        self._read_metrics()
         self._loop.validated, self._score = step, None
         if evaluator is None:
             return state
@@ -328,6 +350,7 @@ class Trainer:
     def _save(self, step: int, state: TrainState) -> None:
         """Saves a state that `_read_metrics` has found finite, once the lines up to it are on the disk."""
         self._read_metrics()
+        self._stopwatch.lap("steps")
         if self._metrics:
             self._metrics.flush()
         self._watch.mark("saving")
@@ -337,6 +360,13 @@ class Trainer:
         if self._is_best(step):
             self._loop.best = score
         self._checkpoints.save(step, states.saved(state), self._loop.to_json(), score)
+        self._time(step, "saves")
+
+    def _time(self, step: int, kind: str) -> None:
+        """Counts the time since the last lap as `kind`, and writes what all kinds took in this start."""
+        self._stopwatch.lap(kind)
+        if self._metrics:
+            self._metrics.timing(step, GOODPUT, self._stopwatch.seconds | {"began": self._stopwatch.began})
 
     def _is_best(self, step: int) -> bool:
         """Tells whether step `step` has validated better than every checkpoint so far."""

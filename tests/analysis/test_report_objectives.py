@@ -168,6 +168,7 @@ def test_loss_with_one_term_has_one_chart(causal, replacing):
 
 def test_charts_show_the_recorded_values(causal):
     curves = run_data.curves(causal)
+    assert "began" not in curves["timing"]  # goodput is a sum, not a curve
     for chart in metrics.charts([causal]).values():
         for metric in (*chart.lines.values(), *chart.baselines.values()):
             assert any(metric in curves[source] for source in ("train", "validation", "timing"))

@@ -1,7 +1,9 @@
 """The loop: when it validates, saves and logs, what it logs, and how it stops. (Exact resume: `tests/contract`.)"""
 
+import dataclasses
 import logging
 import signal
+import time
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -118,6 +120,28 @@ def test_lines_are_flushed_before_the_checkpoint_of_their_step_is_saved(tmp_path
     recorder.metrics.flush = flush
     run(tmp_path, stage(), recorder=recorder, save=5, validate=5, log_every=1)
     assert recorder.flushed == [(5, 7, False), (10, 13, False)]  # a line per step, and one per validation
+
+
+def slowly(seconds, batches):
+    for batch in batches:
+        time.sleep(seconds)
+        yield batch
+
+
+def test_goodput_counts_what_training_waits_for(tmp_path):
+    """A line where training begins, one for each checkpoint, and one at the end. Batches take 30 ms, those of
+    validation 50 ms."""
+    waiting = dataclasses.replace(
+        stage(), batches=lambda *window: slowly(0.03, host_batches(*window)),
+        validation=lambda rows: slowly(0.05, host_batches(rows, 100, 102)))
+    lines = [(step, seconds) for step, split, seconds in run(tmp_path, waiting, save=4, validate=10).timings
+             if split == "goodput"]
+    assert [step for step, _ in lines] == [0, 4, 8, 10, 10]
+    first, last = lines[0][1], lines[-1][1]
+    assert first["steps"] == first["input"] == first["validation"] == 0 < first["preparation"] < last["began"]
+    # While a step runs, the device does not wait; before the first it does.
+    assert last["input"] >= 0.03 and last["input"] + last["steps"] >= 10 * 0.03
+    assert last["validation"] >= 2 * 2 * 0.05 and last["compilation"] > 0 and last["saves"] > 0
 
 
 def test_the_best_checkpoint_has_the_lowest_validation_loss(tmp_path):

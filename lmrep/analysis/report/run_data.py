@@ -36,6 +36,7 @@ from lmrep.planning import table as plans
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.table import PlanRecord
 from lmrep.storage import provenance
+from lmrep.training import goodput
 from lmrep.training import metrics_log as logs
 
 OTHER_LOOP = "another training loop"  # whose parameters `lmrep.save` has written
@@ -171,7 +172,8 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     if "train" in record["data"]:  # not converted
         lines = _lines(logs.MetricsLine, directory / logs.METRICS, notes)
         starts = _lines(provenance.Start, directory / provenance.FILE, notes)
-        timing = _lines(logs.TimingLine, directory / logs.TIMING, notes)
+        timing = [line for line in _lines(logs.TimingLine, directory / logs.TIMING, notes)
+                  if line.get("split") != goodput.GOODPUT]
         if not experiment.labelled:
             prepared = _prepared(experiment, record["data"], data_dir, notes)
     evaluations, costs = (_lines(type_, directory / name, notes) if (directory / name).exists() else []
