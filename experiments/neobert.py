@@ -11,7 +11,7 @@ the run by init=, has 512 sequences of 4,096 tokens for 50,000 steps at the same
 The network, in fields of config.model, with all parameters of pretraining:
 
     size   layers  width  heads   mlp  max_length   vocab  dropout   parameters
-    base       28    768     12  2048        4096  30,522      0.0  245,727,546
+    base       28    768     12  2048        4096  30,522      0.0  245,136,954
 
 Cost: 2.1 trillion tokens in the paper; hours are not stated here. Expected: GLUE 89.0, on the development sets after
 fine-tuning.
@@ -30,10 +30,9 @@ Choices after the colon:
     model, objective, format, data, optimizer, mesh, init: as in bert.py
 
 All numbers are those of the released code, but for GLUE, which was not compared with the paper. Not as there: the
-cosine ends at the last step, not after 90 % of them; documents are packed, not cut and padded; the masked-LM head has a
-layer before the output table; and the rotary positions turn the two halves of a head against each other, not
-neighbours, which is the same function of other weights: `lmrep convert` reorders those of published checkpoints, and
-leaves out the head. The code's rates are given where the paper may have others.
+cosine ends at the last step, not after 90 % of them; documents are packed, not cut and padded; and the rotary positions
+turn the two halves of a head against each other, not neighbours, which is the same function of other weights:
+`lmrep convert` reorders those of published checkpoints. The code's rates are given where the paper may have others.
 """
 
 from lmrep.experiment.pretraining import Paper, choices, finish, start
@@ -50,7 +49,8 @@ def get_config(argument=""):
     config = start(chosen)
     config.steps, config.batch_size, config.length = PHASES[chosen.phase]
     if chosen.objective == "masked":
-        config.objective.update({"rate": 0.2, "mask": 1.0, "random": 0.0, "keep": 0.0, "masking": "dynamic"})
+        config.objective.update({"rate": 0.2, "mask": 1.0, "random": 0.0, "keep": 0.0, "masking": "dynamic",
+                                 "head": "table"})
     if chosen.optimizer == "adamw":
         config.optimizer.update({"learning_rate": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01,
                                  "clip": 1.0})

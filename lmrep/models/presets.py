@@ -198,7 +198,7 @@ PRESETS = {
     "deberta_v2_xxlarge": _deberta(48, 1536, 1_564_549_632, 1_567_041_636, convolution=3),
     "modernbert_base":  _modernbert(22,  768, 1152, 149_014_272, 149_655_232),
     "modernbert_large": _modernbert(28, 1024, 2624, 394_781_696, 395_881_664),
-    "neobert":              _neobert(28, 768, 2048, 221_665_536, 245_727_546),
+    "neobert":              _neobert(28, 768, 2048, 221_665_536, 245_136_954),
     #                          cell  width  highways
     "elmo_small":        _elmo(  1024,  128,   1,  13_593_312, 115_951_071),
     "elmo_medium":       _elmo(  2048,  256,   1,  28_027_744, 231_949_791),

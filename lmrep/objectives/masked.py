@@ -39,6 +39,8 @@ class Config(masking.Config):
                                   "format)")
     z_loss: float = setting(0.0, "factor of log(Z)^2 in the loss of training, Z being the sum of exp(logits) (PaLM, "
                             "GPT-BERT: 1e-4)", at_least=0)
+    head: str = setting("transform", "output layer: BERT's transform before the table, or the table alone (NeoBERT)",
+                        choices=("transform", "table"))
 
 
 def check(c: Config) -> None:
@@ -51,7 +53,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Builds the objective, which predicts masked tokens from both sides."""
     check(c)
     masking.check_mask_token("masked", vocabulary)
-    specs = {"masked": mlm_head.specs(model)} | ({"pair": sentence_pair.specs(model)} if c.sentence_pair else {})
+    specs = {"masked": mlm_head.specs(model, c.head == "transform")}
+    if c.sentence_pair:
+        specs["pair"] = sentence_pair.specs(model)
     return Objective(
         name="masked",
         specs={"encoder": model.specs, "objective": specs},

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import lm_head
@@ -25,9 +26,15 @@ METRICS = {
 }
 
 
-def specs(model: Model) -> Tree:
-    """Declares the head's parameters, with an output table where the network ties none."""
-    return transform_specs(model) | output_specs(model)
+def specs(model: Model, transformed: bool = True) -> Tree:
+    """Declares the head's parameters, with an output table where the network ties none. A head that is not
+    `transformed` is the table and its bias alone, as NeoBERT's. Raises UserError if the table then has another width
+    than the network."""
+    head = transform_specs(model)
+    if not transformed and model.output.width != model.width:
+        raise UserError(f"objective.head is table, and the output table is {model.output.width} wide, the network "
+                        f"{model.width}; set --config.objective.head=transform or --config.model.embedding=0")
+    return (head if transformed else {"bias": head["bias"]}) | output_specs(model)
 
 
 def transform_specs(model: Model) -> Tree:
@@ -115,6 +122,8 @@ def encode(
 
 
 def transform(head: Tree, hidden: Array, model: Model) -> Array:
-    """Applies the head up to the output table: hidden [..., d] -> [..., e]."""
+    """Applies the head up to the output table, where it has such layers: hidden [..., d] -> [..., e]."""
+    if "transform" not in head:
+        return hidden
     style = model.head_style
     return lm_head.transform(head, hidden, activation=style.activation, eps=style.eps, kind=style.norm)

@@ -137,7 +137,7 @@ PAPERS = {
         "size=base": (1_000_000, 2048, 1e-4, 2000, {
             "length": 1024, "optimizer": {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01,
                                           "clip": 1.0, "schedule": {"name": "cosine", "final": 0.1}},
-            "objective": {"rate": 0.2, "mask": 1.0, "random": 0.0, "keep": 0.0},
+            "objective": {"rate": 0.2, "mask": 1.0, "random": 0.0, "keep": 0.0, "head": "table"},
             "tokenizer": {"name": "wordpiece", "vocab_size": 30522, "lowercase": True},
             "model": {"layers": 28, "width": 768, "mlp": 2048, "norm_kind": "rms", "dropout": 0.0, "tied": False}}),
         "size=base,phase=extension": (50_000, 512, 1e-4, 2000, {"length": 4096})},

@@ -5,14 +5,14 @@ import pytest
 
 from lmrep.interop import certificate
 from lmrep.interop.huggingface.read import read
-from tests.interop.test_neobert import HEADS, LAYERS, MLP, WIDTH, make
+from tests.interop.test_neobert import DECODER, HEADS, LAYERS, MLP, WIDTH, make
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
 def by_formula(tensors, tokens, real):
-    """The hidden states [b, t, d] in float64."""
+    """The hidden states [b, t, d] and the logits [b, t, v] in float64."""
     w = {name.removeprefix("model."): torch.tensor(x, dtype=torch.float64) for name, x in tensors.items()}
     b, t, k = *tokens.shape, WIDTH // HEADS
     turns = torch.exp(1j * torch.arange(t)[:, None, None] * 10_000.0 ** (-2 * torch.arange(k // 2).double() / k))
@@ -35,15 +35,17 @@ def by_formula(tensors, tokens, real):
         x = x + mixed @ w[f"{layer}.wo.weight"].T
         gate, up = (norm(f"{layer}.ffn_norm", x) @ w[f"{layer}.ffn.w12.weight"].T).split(MLP, -1)
         x = x + (torch.nn.functional.silu(gate) * up) @ w[f"{layer}.ffn.w3.weight"].T
-    return norm("layer_norm", x).numpy()
+    hidden = norm("layer_norm", x)
+    return hidden.numpy(), (hidden @ w["decoder.weight"].T + w["decoder.bias"]).numpy()
 
 
-def test_hidden_states_are_those_of_the_formulas(tmp_path):
-    directory, tensors = tmp_path / "x", make(tmp_path / "x", {})
+def test_hidden_states_and_logits_are_those_of_the_formulas(tmp_path):
+    directory, tensors = tmp_path / "x", make(tmp_path / "x", DECODER)
     checkpoint = read(directory)
     batch = certificate.random_batch(checkpoint)
     real = batch.attention_mask.astype(bool)
-    found = certificate.our_outputs(checkpoint, batch)["hidden"]
-    expected = by_formula(tensors, batch.tokens, batch.attention_mask)
-    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=2e-5)
+    found = certificate.our_outputs(checkpoint, batch)
+    hidden, logits = by_formula(tensors, batch.tokens, batch.attention_mask)
+    np.testing.assert_allclose(found["hidden"][real], hidden[real], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(found["masked"][real], logits[real], rtol=0, atol=1e-4)
     assert real.sum() < real.size

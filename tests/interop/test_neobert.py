@@ -21,6 +21,7 @@ CONFIG = {"architectures": ["NeoBERTLMHead"], "model_type": "neobert", "vocab_si
           "norm_eps": 1e-5, "hidden_act": "SwiGLU", "pad_token_id": 0}
 SHAPES = {"attention_norm": (WIDTH,), "ffn_norm": (WIDTH,), "qkv": (3 * WIDTH, WIDTH), "wo": (WIDTH, WIDTH),
           "ffn.w12": (2 * MLP, WIDTH), "ffn.w3": (WIDTH, MLP)}
+DECODER = {"decoder.weight": (VOCAB, WIDTH), "decoder.bias": (VOCAB,)}
 
 
 def make(directory, head, **config):
@@ -42,25 +43,30 @@ def make(directory, head, **config):
 @pytest.fixture
 def published(tmp_path):
     """(directory, its tensors) of a masked language model."""
-    tensors = make(tmp_path / "published", {"decoder.weight": (VOCAB, WIDTH), "decoder.bias": (VOCAB,)})
+    tensors = make(tmp_path / "published", DECODER)
     return tmp_path / "published", tensors
 
 
 @pytest.mark.slow
 def test_a_converted_run_is_written_back(published, tmp_path):
-    """Byte for byte, with the head that lmrep has not; and without the record of the files, the network alone."""
+    """Byte for byte, with and without the record of the files."""
     directory, tensors = published
     done = conversion.to_workdir(directory, tmp_path / "run")
-    assert not done.checkpoint.heads and {*done.checkpoint.extra_tensors} == {"decoder.weight", "decoder.bias"}
+    assert done.checkpoint.heads == ("masked",) and not done.checkpoint.extra_tensors
     conversion.to_published(tmp_path / "run", tmp_path / "back")
     assert same(files(tmp_path / "back"), files(directory))
     shutil.rmtree(tmp_path / "run/interop")
-    conversion.to_published(tmp_path / "run", tmp_path / "alone")
-    written = files(tmp_path / "alone")
-    assert same(written, {name.removeprefix("model."): x for name, x in tensors.items() if name.startswith("model.")})
-    config = json.loads((tmp_path / "alone/config.json").read_text())
-    assert config["architectures"] == ["NeoBERT"] and config["intermediate_size"] == 60  # as wide as 56
-    assert read(tmp_path / "alone").config == read(directory).config
+    conversion.to_published(tmp_path / "run", tmp_path / "again")
+    assert same(files(tmp_path / "again"), tensors)
+    config = json.loads((tmp_path / "again/config.json").read_text())
+    assert config["architectures"] == ["NeoBERTLMHead"] and config["intermediate_size"] == 60  # as wide as 56
+    assert read(tmp_path / "again").config == read(directory).config
+
+
+def test_a_network_alone_is_read(tmp_path):
+    make(tmp_path / "x", {}, architectures=["NeoBERT"])
+    found = read(tmp_path / "x")
+    assert found.heads == () and not any(path.startswith("objective/") for path in found.params)
 
 
 def test_a_classifier_is_read(tmp_path):

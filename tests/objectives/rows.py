@@ -45,6 +45,7 @@ VARIANTS = {
     "masked, whole words": Case("masked", {"whole_word": True}),
     "masked, static": Case("masked", {"masking": "static", "rate": 0.3}),
     "masked, falling rate": Case("masked", {"rate": 0.6, "final_rate": 0.2, "rate_steps": 6, "z_loss": 0.1}),
+    "masked, table": Case("masked", {"head": "table"}),
     "masked, memory": Case("masked", {}, "transformer_xl"),
     "causal, carried": Case("causal", {"bias": True}, "lstm"),
     "causal, across": Case("causal", {"across": True, "head": "transform"}),

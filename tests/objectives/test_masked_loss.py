@@ -49,6 +49,18 @@ def by_hand(params, prepared):
     return hidden, log_softmax(x @ p["encoder"]["embedding"]["token"].T + head["bias"], axis=-1)
 
 
+def test_the_table_alone_reads_the_hidden_states(expected):
+    objective = masked.build(masked.Config(head="table"), model(), VOCABULARY)
+    bias = PARAMS["objective"]["masked"]["bias"]
+    params = {"encoder": PARAMS["encoder"], "objective": {"masked": {"bias": bias}}}
+    assert P.flatten(objective.specs).keys() == P.flatten(params).keys()
+    total, _ = jax.jit(objective.loss)(params, PREPARED, None, Carry())
+    x = np.take_along_axis(expected[0], PREPARED["predicted"][..., None], 1)
+    logits = x @ np.asarray(params["encoder"]["embedding"]["token"]).T + np.asarray(bias)
+    nll = -np.take_along_axis(log_softmax(logits, axis=-1), PREPARED["targets"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(total, (nll * PREPARED["weights"]).sum(), rtol=1e-5)
+
+
 @jax.jit
 def step(params, prepared):
     """((total, metrics), gradient)."""

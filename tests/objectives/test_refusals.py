@@ -56,6 +56,9 @@ REFUSALS = {  # what is built -> what the message names
         lambda: build(permutation, transformer_xl.build(XL), BARE), ("permutation", "[MASK]")),
     "masks for capped logits": (lambda: build(masked, transformer.build(replace(toys.NETWORK, logit_cap=5.0))),
                                 ("capped", "model.logit_cap=0")),
+    "a table alone that is narrower than the network": (
+        lambda: build(masked, transformer.build(replace(toys.NETWORK, embedding=4)), head="table"),
+        ("objective.head", "4 wide", "12", "model.embedding=0")),
     "an order for a network that reads both sides": (lambda: build(permutation), ("order",)),
     "more tokens reused than are remembered": (prepare_permutation, ("objective.reuse", "3", "8")),
     "two directions of a network with one": (

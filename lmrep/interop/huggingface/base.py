@@ -212,10 +212,12 @@ class Family:
         table = self._rows_for(task)
         needed = ["encoder/", *([f"objective/{task_of(task)}/"] if task else (
             HEADS[head].prefix for head in self.pretrained_heads if head not in self.tied_heads))]
+        alone = self.pretraining.fields.get("head") == "table"  # a masked-LM head without a transform
+        without = ("objective/masked/transform/", "objective/masked/norm/") if alone else ()
         names = Counter(name for names, _ in table for name in names)
         paths = Counter(path for _, tensor in table for path in tensor.paths)
         problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths
-                      and numbered(path) not in paths),
+                      and numbered(path) not in paths and not path.startswith(without)),
                     *(f"has {name} twice" for name, count in (names | paths).items() if count > 1)]
         if problems:
             raise UserError(f"{self.described}: its table of tensors {', '.join(problems[:3])}; correct this component")

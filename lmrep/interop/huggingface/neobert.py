@@ -1,8 +1,7 @@
 """NeoBERT (Le Breton et al., 2025), whose published directories come with code that is not run here.
 
 One kernel holds query, key and value side by side in each head, and rotary positions turn neighbours in a head against
-each other, not its halves: `_rows` reorders it. The masked-LM head has an output table and no transform before it,
-unlike `masked`: its tensors are kept as they are, and a head of ours is left out.
+each other, not its halves: `_rows` reorders it. The masked-LM head has an output table and no transform before it.
 """
 
 from collections.abc import Mapping
@@ -76,10 +75,12 @@ TENSORS = {
     "transformer_encoder.{l}.ffn.w12": linear(f"{LAYER}/mlp/gate", f"{LAYER}/mlp/up", bias=False),
     "transformer_encoder.{l}.ffn.w3": linear(f"{LAYER}/mlp/out", bias=False),
     "layer_norm": norm("encoder/final_norm", bias=False),
+    "decoder.weight": "objective/masked/output",
+    "decoder.bias": "objective/masked/bias",
 }
 FAMILY = Family(
     name="neobert", prefix="model", config_from=config_from, config_to=config_to, tensors=TENSORS,
-    heads=(HeadClass("NeoBERT"), HeadClass("NeoBERTLMHead"),  # the latter without its head
+    heads=(HeadClass("NeoBERT"), HeadClass("NeoBERTLMHead", ("masked",)),
            task_class("NeoBERTForSequenceClassification", SEQUENCE, "dense", "classifier",
                       dropout_keys=["classifier_dropout"], form=Head(input_dropout=0.1))),
-    pretraining=Pretraining(fields={"rate": 0.2}, optimizer="adamw", preset="neobert"))
+    pretraining=Pretraining(fields={"rate": 0.2, "head": "table"}, optimizer="adamw", preset="neobert"))
