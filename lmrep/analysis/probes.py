@@ -6,8 +6,9 @@ together. Where the same classifiers on a network of random parameters come clos
 network has learned (Zhang and Bowman, 2018).
 
 With the data of regression, nothing is trained: cosines of sentence vectors are compared with the labels
-(`lmrep.analysis.similarity`). Of dependency trees, distances are predicted (`lmrep.analysis.structural_probe`), and of
-spans and pairs of spans, labels (`lmrep.analysis.edge_probe`).
+(`lmrep.analysis.similarity`), and with pairs of words in context, those of the words' vectors
+(`lmrep.analysis.word_similarity`). Of dependency trees, distances are predicted (`lmrep.analysis.structural_probe`),
+and of spans and pairs of spans, labels (`lmrep.analysis.edge_probe`).
 """
 
 import logging
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lmrep.analysis import edge_probe, similarity, structural_probe
+from lmrep.analysis import edge_probe, similarity, structural_probe, word_similarity
 from lmrep.analysis.layer_vectors import Vectors, normalization, vectors
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Measured
@@ -50,7 +51,8 @@ from lmrep.tasks.base import Outputs
 FILE = "probes.json"  # of the workdir
 BATCH, EPOCHS, STEPS, RATE = 512, 20, 1000, 3e-3  # of the classifiers' training; at least so many steps
 
-SHOWN = {"regression": similarity.SHOWN, structural_probe.NAME: structural_probe.SHOWN}
+SHOWN = {"regression": similarity.SHOWN, "word_in_context": word_similarity.SHOWN,
+         structural_probe.NAME: structural_probe.SHOWN}
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +94,11 @@ def probe(
     config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False, step: int | None = None,
     trees: bool = False, edges: str = "", mdl: bool = False,
 ) -> dict[str, Any]:
-    """Trains a classifier on each layer of a network, or compares similarities of sentences in each layer.
+    """Trains a classifier on each layer of a network, or compares similarities of sentences or words in each layer.
 
     Args:
-      config: an experiment config of tagging or classification, or of regression on pairs of sentences. Network and
-        tokenizer are taken from `source`.
+      config: an experiment config of tagging or classification, of regression on pairs of sentences, or of words in
+        context. Network and tokenizer are taken from `source`.
       source: a workdir or a published directory.
       examples: number of training examples, evenly spaced; 0: all. Similarities take none.
       untrained: also probe a network with the same config and random parameters.
@@ -122,10 +124,11 @@ def probe(
                         else "--mdl is given without --edges; give --edges too, for the probes that it measures")
     kind = structural_probe.NAME if trees else edge_probe.NAMES[edges] if edges else experiment.objective["name"]
     names = ("validation",) if kind == "regression" else ("train", "validation")
-    if examples and "train" not in names:
+    if examples and kind in ("regression", "word_in_context"):
         raise UserError(f"--examples is {examples}, the number of training examples, and similarities are computed "
                         "without training; leave it out")
     prepare, measure = {"regression": (similarity.prepare, similarity.measure),
+                        "word_in_context": (word_similarity.prepare, word_similarity.measure),
                         structural_probe.NAME: (structural_probe.prepare, structural_probe.measure),
                         edge_probe.NAMES.get(edges): (partial(edge_probe.prepare, kind=edges, mdl=mdl),
                                                       partial(edge_probe.measure, mdl=mdl))}.get(
@@ -159,9 +162,9 @@ def _load_source(
     if config.objective.name not in TASKS:
         raise UserError("probing needs the config of a task, which names labelled examples: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
-    if config.objective.name not in ("tagging", "classification", "regression"):
+    if config.objective.name not in ("tagging", "classification", "regression", "word_in_context"):
         raise UserError(f"the task is {config.objective.name}; give a config file of tagging or classification, for "
-                        "classifiers, or of regression, for similarities of sentences")
+                        "classifiers, or of regression or word_in_context, for similarities of sentences or words")
     config = resolve.with_checkpoint(config, checkpoint_config.facts(source, config.objective.name), new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
@@ -274,8 +277,8 @@ def shown(result: ProbeRecord) -> Mapping[str, Metric]:
 
 def method(result: ProbeRecord) -> str:
     """Names what was measured on the layers."""
-    names = {"regression": "cosine similarities", structural_probe.NAME: "structural probes",
-             **dict.fromkeys(edge_probe.NAMES.values(), "edge probes")}
+    names = {"regression": "cosine similarities", "word_in_context": "cosine similarities of words",
+             structural_probe.NAME: "structural probes", **dict.fromkeys(edge_probe.NAMES.values(), "edge probes")}
     return names.get(result["task"], "linear classifiers")
 
 
@@ -307,6 +310,11 @@ def describe(result: ProbeRecord) -> str:
         return (f"Cosine similarities of sentence vectors (the mean over all tokens, special ones included) in the "
                 f"layers of {network}, computed without training: correlations with the labels of "
                 f"{sizes['validation']:,} pairs, with bootstrap 95 % intervals")
+    if result["task"] == "word_in_context":
+        return (f"Cosine similarities of a word in two contexts (the mean over its tokens) in the layers of {network}: "
+                f"accuracy on {sizes['validation']:,} pairs of the threshold that is best on {sizes['train']:,} "
+                f"training pairs, with bootstrap 95 % intervals; always the most frequent label: "
+                f"{float(metrics['majority_accuracy']):.2%}")
     trained = f"{sizes['train']:,} training and {sizes['validation']:,} validation examples"
     if result["task"] == structural_probe.NAME:
         chain = ", ".join(f"{metric.title} {format(float(metrics[f'chain_{name}']), metric.format)}"

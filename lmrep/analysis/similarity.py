@@ -7,7 +7,7 @@ The vector of a sentence is the mean of the vectors of its tokens, special ones 
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -94,15 +94,19 @@ def measure(
              "intervals": evaluate_task.intervals(result)} for layer, result in enumerate(results)]
 
 
-def mean_vectors(params: Tree, model: Model, context: str, examples: Examples) -> np.ndarray:
-    """Computes for each text the mean of its tokens' vectors, float32 [k, n, d], for k layers and n texts; of a text
-    that is read in windows, the mean over the windows. Vectors of narrower layers end with zeros."""
+def mean_vectors(
+    params: Tree, model: Model, context: str, examples: Examples,
+    chosen: Callable[[Mapping[str, Array]], Array] = lambda batch: batch["segment_ids"] > 0,
+) -> np.ndarray:
+    """Computes for each text the mean of the vectors of its tokens, or of those `chosen`, (batch) -> bool[b, t], as
+    float32 [k, n, d], for k layers and n texts; of a text that is read in windows, the mean over the windows. Vectors
+    of narrower layers end with zeros."""
     @jax.jit
     def encode(params: Tree, batch: dict[str, Array]) -> Array:
         layers = outputs(model.encode(params, model_inputs(model, batch, conditions_on=Context(context)), layers=True))
         width = max(x.shape[-1] for x in layers)
-        is_token = (batch["segment_ids"] > 0).astype(jnp.float32)
-        means = [jnp.einsum("btd,bt->bd", x, is_token) / jnp.maximum(is_token.sum(1), 1)[:, None] for x in layers]
+        counted = chosen(batch).astype(jnp.float32)
+        means = [jnp.einsum("btd,bt->bd", x, counted) / jnp.maximum(counted.sum(1), 1)[:, None] for x in layers]
         return jnp.stack([jnp.pad(x, ((0, 0), (0, width - x.shape[-1]))) for x in means])
 
     example, parts, units = examples.units.example, [], []

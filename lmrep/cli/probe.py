@@ -8,6 +8,8 @@ is the config file of a task, which says what is predicted from which data:
   regression                trains nothing: compares the cosine similarity of two sentences with their label, on the
                             validation pairs alone, by Pearson's and Spearman's correlation. The vector of a sentence is
                             the mean over its tokens, special ones included (tasks/stsb.py).
+  word_in_context           trains nothing: a word has one meaning in two contexts if the cosine similarity of its
+                            vectors is above a threshold, which the training pairs choose (tasks/wic.py).
 
 With --trees and the CoNLL-U files of a treebank (tasks/ud_pos.py), it trains structural probes (Hewitt and Manning,
 2019): linear maps of word vectors, the means over each word's tokens, whose squared distances approximate the distances

@@ -52,6 +52,11 @@ def build(home: Path) -> Path:
     for split in ("train", "dev", "test"):
         lines = ["\n".join(tree(words)) for words, _ in tags.sentences(16, len(split))]
         (home / f"UD_English-EWT/en_ewt-ud-{split}.conllu").write_text("\n\n".join(lines) + "\n\n")
+    for split in ("train", "dev"):
+        (home / "WiC_dataset" / split).mkdir(parents=True)
+        (home / f"WiC_dataset/{split}/{split}.data.txt").write_text("".join(
+            f"cat\tN\t5-1\t{text}\tThe {draw.choice(small.NOUNS)} sees\n" for text in sentences))
+        (home / f"WiC_dataset/{split}/{split}.gold.txt").write_text("T\nF\n" * 12)
     (home / "glove.txt").write_text("".join(
         f"{word} {' '.join(f'{draw.random():.3f}' for _ in range(4))}\n" for word in (*tags.NAMES, *tags.CITIES)))
     questions(home, draw)
