@@ -26,7 +26,10 @@ PREDICTORS = ("Subtlex_log10", "length", "context_length")
 MEASURES = {EYE_TRACKING: ("RTfirstfix", "RTfirstpass", "RTgopast", "RTrightbound"),
             SELF_PACED: ("self_paced_reading_time",)}
 NUMBERS = (*PREDICTORS, "prev_length", *itertools.chain.from_iterable(MEASURES.values()))
-MISSING = ("", "NA", "NaN", "nan")
+# Values that pandas, which the pipeline uses, reads as missing. The pipeline restores the text "None" in `item` alone:
+# a previous word after this text is missing.
+MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
+           "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 MASKS = 3  # that stand for a word and what follows it, for a model that fills masks
 
 
@@ -35,7 +38,7 @@ class Words(NamedTuple):
 
     task: str  # its name
     texts: list[tuple[str, str]]  # (the text before a word, the word)
-    previous: list[tuple[str, str] | None]  # of the word before; None if nothing precedes it
+    previous: list[tuple[str, str] | None]  # of the word before; None if its text is missing
     numbers: dict[str, np.ndarray]  # {name of `NUMBERS`: float64[n]}; NaN where there is none
     places: list[str]  # file and line, for messages
 
@@ -75,8 +78,8 @@ def _read_file(file: Path, root: Path) -> Words | None:
     return Words(
         file.stem if file.parent == root else file.parent.relative_to(root).as_posix(),
         [tuple(row[name].strip() for name in WORD) for _, row in rows],
-        [tuple(row[name].strip() for name in PREVIOUS) if row["prev_item"].strip() and row["prev_word"].strip()
-         else None for _, row in rows],
+        [tuple(row[name].strip() for name in PREVIOUS) if row["prev_item"].strip() not in MISSING
+         and row["prev_word"].strip() else None for _, row in rows],
         {name: np.array([text_files.parse_number(row[name]) for _, row in rows]) for name in NUMBERS},
         [where for where, _ in rows])
 

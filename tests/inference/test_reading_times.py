@@ -127,6 +127,21 @@ def test_times_that_surprisal_makes_are_explained(home):
         [parts[name]["explained"] for name in reading_times.MEASURES["eye_tracking"]]))
 
 
+def test_values_that_pandas_reads_as_missing_are_missing(home):
+    """As of the pipeline: the text before the previous word too, where it is "None", but not the text before a word."""
+    def missing(rows):
+        rows[5].update(item="None of", word="the", prev_item="None", prev_word="of", RTgopast="null")
+        rows[8].update(item="None", word="of", prev_item="", prev_word="None")
+
+    words, whole = table(home, missing), table(home)
+    assert words.texts[5] == ("None of", "the") and words.texts[8] == ("None", "of")
+    assert words.previous[5] is words.previous[8] is None and whole.previous[5] is not None is not whole.previous[8]
+    assert np.isnan(words.numbers["RTgopast"][5]) and np.isfinite(whole.numbers["RTgopast"][5])
+    run = lmrep.load(home / "causal")
+    items = [reading_times.evaluate(run, each)["parts"]["self_paced_reading_time"]["items"] for each in (words, whole)]
+    assert items[1] - items[0] == 2
+
+
 def test_spill_over_has_the_previous_word(home):
     """Times of the previous word's surprisal are those of the baseline; rows without a value are left out."""
     run = lmrep.load(home / "causal")
