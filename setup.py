@@ -50,6 +50,7 @@ setup(
         "flax>=0.12",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12",
+        "tensorstore>=0.1.86",
         "tensorflow-datasets>=4.9.10",
         "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
         "ml-collections>=1.1",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import Damaged
 
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs", "abfs": "adlfs",
             "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
@@ -120,7 +121,7 @@ def persistent(url: str, action: Callable[[], Any], patience: float | None = Non
 def _of_store(error: Exception) -> bool:
     """Returns whether a store or the network may have caused an error, so that a retry may succeed: an OSError, such as
     a timeout, or a library's exception without another built-in base. Others are bugs."""
-    if isinstance(error, UserError | RunFault | FileNotFoundError):
+    if isinstance(error, UserError | RunFault | Damaged | FileNotFoundError):
         return isinstance(error, NoBucket)
     builtin = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
     return isinstance(error, OSError | EOFError) or builtin is Exception

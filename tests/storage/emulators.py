@@ -51,6 +51,7 @@ class GoogleCloudStorage:
         from gcp_storage_emulator import server
 
         server.BytesParser = MultipartParser
+        server.Response.write_file = write_file
         self._server = server.create_server("127.0.0.1", self._port, data_dir=self._directory, default_bucket="bucket")
         thread = self._server._api
         thread.daemon = True
@@ -59,6 +60,12 @@ class GoogleCloudStorage:
 
     def stop(self):
         self._server.stop()
+
+
+def write_file(response, content, content_type=None):
+    """Answers with a file and its generation, which the emulator omits and TensorStore expects beside a part of one."""
+    response["Content-type"], response["x-goog-generation"] = content_type or "application/octet-stream", "1"
+    response._content = content
 
 
 class MultipartParser(BytesParser):

@@ -1,0 +1,274 @@
+"""Arrays in files of the format zarr3, of which each process writes and reads its own shards, by TensorStore.
+
+    FOLDER/params/encoder/kernel/c/0/1      the second shard of the first row of the grid of shards
+
+A file is the shard of one device, or an equal part of it (`Grid.block`). It is a shard of the zarr3 codec
+`sharding_indexed`: chunks of a quarter of a megabyte, each with its CRC-32C, behind an index of their offsets. A
+changed bit or a missing file is an error when it is read, and another mesh reads the byte ranges of the chunks that it
+needs. There is no zarr.json: the manifest of the checkpoint has the dtypes, shapes and grids of all arrays.
+
+TensorStore has drivers for `gs://`, `s3://` and local folders. In other stores, fsspec transfers whole files, which
+TensorStore encodes and decodes in memory.
+"""
+
+import contextlib
+import errno
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tensorstore as ts
+
+from lmrep.core.files import Damaged
+from lmrep.core.remote import Store, transfer
+from lmrep.storage.manifests import abstract_array
+
+FILE, CHUNK = 2**26, 2**18  # most bytes of a file and of a chunk
+SECONDS = 300.0  # for one read or write
+FEW_RETRIES = {"max_retries": 4, "initial_delay": "100ms", "max_delay": "2s"}  # `remote.persistent` retries for longer
+DAMAGE = {"DATA_LOSS", "NOT_FOUND", "OUT_OF_RANGE"}  # of a checksum, a missing file, and one that ends too early
+
+Region = tuple[slice, ...]  # of an array, with starts and stops
+
+
+class Grid(NamedTuple):
+    """How an array is cut into files and chunks."""
+
+    array: str  # dtype and shape: see `manifests.array_type`
+    block: list[int]  # shape of the part in one file
+    chunk: list[int]  # shape of the parts of it that have a checksum each
+
+
+class Piece(NamedTuple):
+    """The content of one file."""
+
+    path: str  # of the array
+    region: Region
+    value: np.ndarray
+
+
+def grid(array: str, x: Any) -> Grid:
+    """Returns the grid for an array of the state, of which `array` is the type: files are shards of its devices."""
+    shape = x.sharding.shard_shape(x.shape) if isinstance(x, jax.Array) else x.shape
+    block = _cut(shape, max(1, FILE // x.dtype.itemsize))
+    return Grid(array, block, _cut(block, max(1, CHUNK // x.dtype.itemsize)))
+
+
+def grids(manifest: Mapping[str, Any]) -> dict[str, Grid]:
+    """Returns {path: grid} of the arrays of a checkpoint, by its manifest."""
+    return {path: Grid(manifest["arrays"][path], *cuts) for path, cuts in manifest["zarr3"]["grids"].items()}
+
+
+def _cut(shape: Sequence[int], limit: int) -> list[int]:
+    """Returns the shape of equal blocks of at most `limit` elements, or more if the axes have no small factors. All
+    axes are cut into about as many parts, so that a mesh that cuts any of them reads few elements that it does not
+    need."""
+    block = list(shape)
+    while math.prod(block) > limit:
+        factors = {i: d for i, n in enumerate(block) if (d := next((d for d in range(2, 32) if n % d == 0), 0))}
+        if not factors:
+            break
+        axis = min(factors, key=lambda i: (shape[i] // block[i], -block[i]))
+        block[axis] //= factors[axis]
+    return block
+
+
+def copied(arrays: Mapping[str, Any], grids: Mapping[str, Grid]) -> dict[int, Piece]:
+    """Copies to the host what this process writes of the arrays of a state, one replica of each shard, and returns it
+    by number."""
+    shards = {path: [*_written_here(x)] for path, x in arrays.items() if x.size}
+    for _, data in itertools.chain(*shards.values()):
+        if isinstance(data, jax.Array):
+            data.copy_to_host_async()
+    pieces = []
+    for path, written in shards.items():
+        block = grids[path].block
+        for index, data in written:
+            value = np.asarray(data)
+            if value is data or not value.flags.owndata:  # not a copy: on a CPU, of the array that a step may overwrite
+                value = value.copy()
+            corner = [s.start for s in _region(index, arrays[path].shape)]
+            for at in np.ndindex(*(n // b for n, b in zip(value.shape, block, strict=True))):
+                inner = tuple(slice(i * b, (i + 1) * b) for i, b in zip(at, block, strict=True))
+                region = tuple(slice(c + s.start, c + s.stop) for c, s in zip(corner, inner, strict=True))
+                pieces.append(Piece(path, region, value[inner]))
+    return dict(enumerate(pieces))
+
+
+def _written_here(x: Any) -> Iterator[tuple[Region, Any]]:
+    """Yields (index, data) of the shards of an array that this process writes. Arrays that each process has for itself
+    are written by process 0."""
+    if isinstance(x, jax.Array) and not (x.is_fully_addressable and jax.process_count() > 1):
+        yield from ((shard.index, shard.data) for shard in x.addressable_shards if shard.replica_id == 0)
+    elif jax.process_index() == 0:
+        yield (slice(None),) * x.ndim, x
+
+
+def _region(index: Region, shape: Sequence[int]) -> Region:
+    return tuple(slice(*s.indices(n)[:2]) for s, n in zip(index, shape, strict=True))
+
+
+def native(store: Store) -> dict[str, Any] | None:
+    """Returns TensorStore's description of the folder of a store; None if it has no driver for it. Endpoint, region and
+    credentials are those of fsspec."""
+    protocol, _, address = store.url.partition("://")
+    bucket, _, path = address.partition("/")
+    if protocol in ("gs", "gcs"):
+        if host := os.environ.get("STORAGE_EMULATOR_HOST"):
+            os.environ["TENSORSTORE_GCS_HTTP_URL"] = host if "://" in host else f"http://{host}"
+        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/", "gcs_request_retries": FEW_RETRIES}
+    if protocol not in ("s3", "s3a"):
+        return None
+    system = store._system
+    kind = "anonymous" if system.anon else "environment" if os.environ.get("AWS_ACCESS_KEY_ID") else "default"
+    spec = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "s3_request_retries": FEW_RETRIES,
+            "aws_credentials": {"type": kind}}
+    if not (endpoint := system.s3.meta.endpoint_url).rstrip("/").endswith(".amazonaws.com"):
+        spec |= {"endpoint": endpoint, "aws_region": system.s3.meta.region_name or "us-east-1"}
+    return spec
+
+
+def refusal(spec: Mapping[str, Any], name: str) -> str:
+    """Writes and removes a small file, and returns why TensorStore failed; "" if it did not."""
+    try:
+        with _errors():
+            files = ts.KvStore.open(dict(spec)).result()
+            files.write(name, b"-").result(SECONDS)
+            files.write(name, None).result(SECONDS)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+class Arrays:
+    """The arrays in a folder.
+
+    Args:
+      grids: their grids, by path.
+      folder: a local folder, or one in `store`.
+      store: the store; None for a local folder.
+      spec: of the store, by `native`; None if fsspec transfers the files.
+    """
+
+    def __init__(self, grids: Mapping[str, Grid], folder: str, store: Store | None = None,
+                 spec: Mapping[str, Any] | None = None):
+        self._grids, self._folder, self._store = grids, folder, store
+        self._spec = {"driver": "file", "path": ""} if store is None else spec
+
+    def write(self, piece: Piece) -> int:
+        """Writes one file and returns its size without the index. Raises OSError if the store fails."""
+        with _errors():
+            if self._spec:
+                self._open(piece.path, self._spec)[piece.region].write(
+                    piece.value, can_reference_source_data_indefinitely=True).result(SECONDS)
+                return piece.value.nbytes
+            memory, context = _memory()
+            self._open(piece.path, None, context)[piece.region].write(piece.value).result()
+            content = {name.decode(): memory[name] for name in memory.list().result()}
+        for name, file in content.items():
+            self._store.write(f"{self._folder}/{piece.path}/{name}", file)
+        return piece.value.nbytes
+
+    def read(self, path: str, index: Region | None = None) -> np.ndarray:
+        """Reads a region of an array, by default all of it.
+
+        Raises:
+          Damaged: a file of it is missing or changed.
+          OSError: the store fails.
+        """
+        array, block, _ = self._grids[path]
+        abstract = abstract_array(array)
+        region = _region(index or (slice(None),) * len(abstract.shape), abstract.shape)
+        if not abstract.size:
+            return np.empty([s.stop - s.start for s in region], abstract.dtype)
+        context = None
+        if not self._spec:
+            memory, context = _memory()
+            for at in itertools.product(*(range(s.start // b, -(-s.stop // b))
+                                          for s, b in zip(region, block, strict=True))):
+                name = "/".join(["c", *map(str, at)])
+                if content := self._store.read(f"{self._folder}/{path}/{name}"):
+                    memory[name] = content
+        with _errors(DAMAGE):
+            return self._open(path, self._spec, context)[region].read().result(SECONDS)
+
+    def _open(self, path: str, spec: Mapping[str, Any] | None, context: ts.Context | None = None) -> ts.TensorStore:
+        array, block, chunk = self._grids[path]
+        abstract = abstract_array(array)
+        bytes_, checksum = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
+        kvstore = {**spec, "path": f"{spec['path']}{self._folder}/{path}/"} if spec else {"driver": "memory"}
+        return ts.open({
+            "driver": "zarr3", "kvstore": kvstore, "store_data_equal_to_fill_value": True,
+            "fill_missing_data_reads": False, "metadata": {
+                "shape": abstract.shape, "data_type": abstract.dtype.name,
+                "fill_value": np.zeros((), abstract.dtype).tolist(),
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": block}},
+                "codecs": [{"name": "sharding_indexed", "configuration": {
+                    "chunk_shape": chunk, "codecs": [bytes_, checksum], "index_codecs": [bytes_, checksum],
+                    "index_location": "start"}}]},
+        }, open=True, assume_metadata=True, context=context).result()
+
+
+def _memory() -> tuple[ts.KvStore, ts.Context]:
+    context = ts.Context()
+    return ts.KvStore.open({"driver": "memory"}, context=context).result(), context
+
+
+@contextlib.contextmanager
+def _errors(damage: set[str] = frozenset()) -> Iterator[None]:
+    """Turns TensorStore's errors of a status in `damage` into Damaged, and others into OSErrors, with short texts."""
+    try:
+        yield
+    except ValueError as error:
+        status, _, text = re.split(r" \[\w+='", str(error))[0].partition(": ")
+        if status in damage:
+            raise Damaged(text) from error
+        denied = status in ("PERMISSION_DENIED", "UNAUTHENTICATED")
+        raise OSError(errno.EACCES if denied else errno.EIO, text or status) from error
+
+
+def load(arrays: Arrays, shapes: Mapping[str, str], shardings: Mapping[str, jax.sharding.Sharding | None],
+         attempt: Callable[[Callable[[], Any]], Any] = lambda action: action()) -> dict[str, Any]:
+    """Reads arrays.
+
+    Args:
+      arrays: where they are.
+      shapes: {path: dtype and shape} of the arrays to read.
+      shardings: {path: sharding} of the results, of which this process reads its shards, each once; None for a numpy
+        array.
+      attempt: calls a function, again if the store fails.
+
+    Raises as `Arrays.read`.
+    """
+    values = {}
+
+    def one(path: str) -> None:
+        regions: dict[str, np.ndarray] = {}
+
+        def read(index: Region) -> np.ndarray:
+            if str(index) not in regions:
+                regions[str(index)] = arrays.read(path, index)
+            return regions[str(index)]
+
+        sharding = shardings[path]
+        values[path] = arrays.read(path) if sharding is None else jax.make_array_from_callback(
+            abstract_array(shapes[path]).shape, sharding, read)
+
+    attempt(lambda: transfer(one, [path for path in shapes if path not in values]))
+    return values
+
+
+def verify(arrays: Arrays, grids: Mapping[str, Grid]) -> None:
+    """Reads all files of the arrays. Raises as `Arrays.read`."""
+    def one(path: str) -> None:
+        array, block, _ = grids[path]
+        shape = abstract_array(array).shape
+        for at in itertools.product(*(range(n // b) for n, b in zip(shape, block, strict=True))):
+            arrays.read(path, tuple(slice(i * b, (i + 1) * b) for i, b in zip(at, block, strict=True)))
+
+    transfer(one, [path for path in grids if abstract_array(grids[path].array).size])
