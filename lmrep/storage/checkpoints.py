@@ -12,7 +12,8 @@ takes an empty directory for the latest step, loads a flipped bit, and casts flo
 The files hold raw arrays and JSON; nothing is unpickled or executed.
 
 In a run of several processes, each process calls every method in the same order, on a file system that all share.
-Without a shared file system, `remote_checkpoints` writes to an object store.
+Without a shared file system, `remote_checkpoints` writes to an object store, in another format: see `shards`. A copy of
+such a checkpoint on a disk is read here too.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +40,18 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.distributed.agreement import by_first_process
-from lmrep.storage import orbax
+from lmrep.distributed.process_group import agreement, gather_texts
+from lmrep.storage import orbax, shards
 from lmrep.storage.manifests import abstract_array, array_type, checked, leaves_by_path, mismatches, subtree
 
 UNFINISHED = ".unfinished-"
 REMOVED = ".removed-"
 
 log = logging.getLogger(__name__)
+
+
+class DamagedCheckpoint(RunFault):
+    """A checkpoint is damaged, as was seen when it was read. `Checkpoints.newest` passes over it from then on."""
 
 
 class Checkpoints:
@@ -66,9 +73,13 @@ class Checkpoints:
         self._name = str(self.directory)  # for messages
         self._keep, self._keep_best, self._sign = keep, keep_best, 1 if best == "min" else -1
         self.always = frozenset(always)
-        self._orbax = orbax.checkpointer(self._shared)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future | None = None
+        self._damaged: dict[int, str] = {}  # step -> what was found when its arrays were read
+
+    @cached_property
+    def _orbax(self) -> ocp.AsyncCheckpointer:
+        return orbax.checkpointer(self._shared)
 
     # Writing
 
@@ -89,23 +100,21 @@ class Checkpoints:
         score = None if score is None or math.isnan(score) else float(score)
         manifest = {"step": int(step), "score": score, "meta": json.loads(json.dumps(meta)),
                     "arrays": {path: array_type(x) for path, x in arrays.items()}}
-        needed = sum(x.nbytes for x in arrays.values()) // (1 if self._shared else jax.process_count())
+        needed = sum(x.nbytes for x in arrays.values())
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            if self._manages():
-                self._drop_unfinished(step)
-            if shutil.disk_usage(self.directory).free < needed:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self._manages():  # if Orbax cannot make a directory, its threads keep the process from ending
-                self._unfinished(step).mkdir()
-                self._unfinished(step).rmdir()
-            # Orbax refuses empty arrays; the manifest has their shape and dtype.
-            tree = unflatten({path: x for path, x in arrays.items() if x.size})
             with jax.transfer_guard("allow"):  # the training loop may disallow transfers
-                self._orbax.save(orbax.LiteralPath(self._unfinished(step)), args=ocp.args.PyTreeSave(tree))
+                complete = self._start(step, arrays, manifest, needed)
         except (OSError, ValueError) as error:
             raise self._failure(step, needed, error) from error
-        self._pending = self._thread.submit(self._finish, step, manifest, needed)
+
+        def finish() -> None:
+            try:
+                complete()
+            except Exception as error:
+                raise self._failure(step, needed, error) from error
+
+        self._damaged.pop(step, None)
+        self._pending = self._thread.submit(finish)
 
     def wait(self) -> None:
         """Waits until the save in progress, if any, is complete.
@@ -132,7 +141,8 @@ class Checkpoints:
             self.wait()
         finally:
             self._thread.shutdown()
-            self._orbax.close()
+            if "_orbax" in vars(self):
+                self._orbax.close()
 
     def clean(self) -> None:
         """Removes the remains of killed saves and deletions, and empty directories beside checkpoints, and completes a
@@ -176,26 +186,31 @@ class Checkpoints:
                     self._remove_step(later)
         multihost_utils.sync_global_devices("dropped")
 
-    def _finish(self, step: int, manifest: dict, needed: int) -> None:
-        """Waits for Orbax on a separate thread, and completes the save."""
-        try:
-            self._orbax.wait_until_finished()
-            self._publish(step, manifest)
-        except Exception as error:
-            raise self._failure(step, needed, error) from error
+    # Overridden for remote stores
 
-    # Overridden for processes that share no file system
-
-    def _manages(self) -> bool:
-        """Returns whether this process makes and removes files in the directory."""
-        return not self._shared or jax.process_index() == 0
-
-    def _publish(self, step: int, manifest: dict) -> None:
-        """Adds the manifest to the files that Orbax has written, and gives the directory its final name."""
+    def _start(self, step: int, arrays: dict[str, Any], manifest: dict, needed: int) -> Callable[[], None]:
+        """Starts to save arrays of `needed` bytes. They may change once it returns. Returns a function that completes
+        the save, which a thread calls."""
+        self.directory.mkdir(parents=True, exist_ok=True)
         if jax.process_index() == 0:
-            files.seal(self._unfinished(step), manifest)
-            self._rename_to_final(step)
-            self._delete_old(step)
+            self._drop_unfinished(step)
+        if shutil.disk_usage(self.directory).free < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if jax.process_index() == 0:  # if Orbax cannot make a directory, its threads keep the process from ending
+            self._unfinished(step).mkdir()
+            self._unfinished(step).rmdir()
+        # Orbax refuses empty arrays; the manifest has their shape and dtype.
+        tree = unflatten({path: x for path, x in arrays.items() if x.size})
+        self._orbax.save(orbax.LiteralPath(self._unfinished(step)), args=ocp.args.PyTreeSave(tree))
+
+        def complete() -> None:
+            self._orbax.wait_until_finished()
+            if jax.process_index() == 0:
+                files.seal(self._unfinished(step), manifest)
+                self._rename_to_final(step)
+                self._delete_old(step)
+
+        return complete
 
     def _remove_step(self, step: int) -> None:
         """Deletes a checkpoint."""
@@ -237,7 +252,7 @@ class Checkpoints:
         """Removes the remains of a failed save, and returns the error to raise."""
         existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
         free = shutil.disk_usage(existing).free
-        if self._manages():
+        if jax.process_index() == 0:
             with contextlib.suppress(OSError):
                 self._drop_unfinished(step)
         steps = [s for s in self.steps() if s != step]
@@ -305,7 +320,7 @@ class Checkpoints:
         if not arrays:
             names = sorted({path.split("/")[0] for path in manifest["arrays"]})
             raise UserError(f"checkpoint {step} has no {part!r}; at its top it has {', '.join(names)}")
-        tree = unflatten(self._load(step, arrays, {path: ocp.RestoreArgs(restore_type=np.ndarray) for path in arrays}))
+        tree = unflatten(self._load(step, manifest, arrays, dict.fromkeys(arrays)))
         for key in filter(None, part.split("/")):
             tree = tree[key]
         return tree, manifest["meta"]
@@ -328,31 +343,57 @@ class Checkpoints:
         if lines := mismatches(saved, expected):
             raise UserError("\n  ".join([f"checkpoint {step} in {self._name} does not fit this run:", *lines]))
         first_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        restore_args = {
-            path: ocp.ArrayRestoreArgs(sharding=getattr(x, "sharding", None) or first_device, global_shape=x.shape,
-                                       dtype=x.dtype) for path, x in expected.items()}
-        values = self._load(step, saved, restore_args)
+        shardings = {path: getattr(x, "sharding", None) or first_device for path, x in expected.items()}
+        values = self._load(step, manifest, saved, shardings)
         return jax.tree.unflatten(jax.tree.structure(target), [values[path] for path in expected]), manifest["meta"]
 
-    def _load(self, step: int, arrays: dict[str, str], restore_args: dict[str, ocp.RestoreArgs]) -> dict[str, Any]:
-        """Reads the arrays at the paths of `arrays` ({path: dtype and shape})."""
+    def _load(self, step: int, manifest: dict, arrays: dict[str, str],
+              shardings: dict[str, jax.sharding.Sharding | None]) -> dict[str, Any]:
+        """Reads the arrays at the paths of `arrays` ({path: dtype and shape}), with these shardings, or (None) as numpy
+        arrays."""
+        if "zarr3" in manifest:
+            return self._load_shards(step, manifest, arrays, shardings)
         if self._shared:  # it may be a copy of a run in a store
             by_first_process(lambda: orbax.merge_processes(self.directory / str(step)))
         abstract = {path: abstract_array(text) for path, text in arrays.items()}
         filled = {path: x for path, x in abstract.items() if x.size}
+        restore_args = {
+            path: ocp.RestoreArgs(restore_type=np.ndarray) if shardings[path] is None else ocp.ArrayRestoreArgs(
+                sharding=shardings[path], global_shape=x.shape, dtype=x.dtype) for path, x in filled.items()}
         request = ocp.args.PyTreeRestore(
-            item=unflatten(filled), restore_args=unflatten({path: restore_args[path] for path in filled}),
-            partial_restore=True)
+            item=unflatten(filled), restore_args=unflatten(restore_args), partial_restore=True)
         try:
             values = flatten(self._orbax.restore(
                 orbax.LiteralPath(self.directory / str(step)), args=request)) if filled else {}
         except (OSError, ValueError) as error:  # of the file system, or of a directory's name; the files are verified
             raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
         for path in abstract.keys() - filled.keys():
-            empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), getattr(
-                restore_args[path], "sharding", None)
+            empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), shardings[path]
             values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
         return values
+
+    def _load_shards(self, step: int, manifest: dict, *arguments: Any) -> dict[str, Any]:
+        """Reads arrays as `_load`. Raises DamagedCheckpoint on all processes if one finds damage."""
+        damage, values = "", {}
+        with agreement():
+            try:
+                values = shards.load(self._arrays(step, manifest), *arguments, self._attempt)
+            except files.Damaged as error:
+                damage = str(error)
+            except OSError as error:
+                raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {error.strerror}") from error
+        if damages := [*filter(None, gather_texts(damage) if jax.process_count() > 1 else [damage])]:
+            self._damaged[step] = damages[0]
+            raise DamagedCheckpoint(f"checkpoint {step} in {self._name} cannot be used: {damages[0]}")
+        return values
+
+    def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
+        """Opens the arrays of a checkpoint that `shards` has written."""
+        return shards.Arrays(shards.grids(manifest), str(self.directory / str(step) / manifest["zarr3"]["folder"]))
+
+    def _attempt(self, action: Callable[[], Any]) -> Any:
+        """Calls `action`, which reads or writes checkpoints, and returns its result."""
+        return action()
 
     def _manifest(self, step: int, check: Callable[[Path], dict]) -> dict:
         """Returns the manifest of checkpoint `step`, which process 0 reads by `check`, on every process."""
@@ -368,11 +409,19 @@ class Checkpoints:
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         return checked(check(self.directory / str(step)), step)
 
+    def _verify(self, step: int) -> None:
+        """Raises Damaged if checkpoint `step` is damaged. Reads all of it."""
+        manifest = self._checked(step, files.verified)
+        if "zarr3" in manifest:
+            shards.verify(self._arrays(step, manifest), shards.grids(manifest))
+
     def _first_verified(self, steps: Iterable[int]) -> int | None:
         failures = []
         for step in steps:
             try:
-                self._checked(step, files.verified)
+                if step in self._damaged:
+                    raise files.Damaged(self._damaged[step])
+                self._verify(step)
                 return step
             except files.Damaged as damage:
                 log.warning("checkpoint %d in %s is damaged and skipped: %s", step, self._name, damage)

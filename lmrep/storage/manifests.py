@@ -1,6 +1,6 @@
 """Makes and checks the manifest of a checkpoint, which lists the arrays of the state by path."""
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
 import numpy as np
@@ -49,6 +49,14 @@ def array_type_error(text: str) -> str:
     return "" if valid else "a dtype and a shape, such as float32[2,3]"
 
 
+class Zarr3(TypedDict):
+    """Where the arrays of a checkpoint are that `shards` has written."""
+
+    folder: str
+    grids: dict[str, list[list[Count]]]  # path -> shapes of a file's part of the array, and of a chunk
+    written: list[Count]  # bytes of the arrays that each process wrote
+
+
 class Manifest(TypedDict):
     """The manifest of a checkpoint, without the hashes of its files."""
 
@@ -56,6 +64,7 @@ class Manifest(TypedDict):
     score: float | None
     meta: dict[str, Any]
     arrays: dict[str, Annotated[str, array_type_error]]
+    zarr3: NotRequired[Zarr3]
 
 
 def checked(manifest: dict, step: int) -> dict:

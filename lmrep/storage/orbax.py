@@ -23,20 +23,18 @@ class LiteralPath(type(epath.Path("/"))):
 
 
 def checkpointer(shared: bool) -> ocp.AsyncCheckpointer:
-    """Makes a checkpointer for a directory that all processes share, or (not `shared`) for a separate directory of this
-    process, which gets only its shards: see `merge_processes`."""
+    """Makes a checkpointer for a directory that all processes share, or (not `shared`) one that reads a copy of this
+    process alone."""
     _silence()
     # Compression would save 8 % of float parameters, and take cores from the training.
-    if shared or jax.process_count() == 1:
-        return ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=ALONE)
-    handler.finalize = lambda directory: None  # it would miss the files of the other processes
-    return ocp.AsyncCheckpointer(handler, multiprocessing_options=ALONE)
+    options = ocp.options.MultiprocessingOptions() if shared or jax.process_count() == 1 else ALONE
+    return ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(
+        use_compression=False, multiprocessing_options=options), multiprocessing_options=options)
 
 
 def merge_processes(directory: Path) -> None:
-    """Merges the OCDBT databases that processes have written to separate directories, once all are in `directory`, by
-    writing a B-tree that refers to their arrays. Does nothing if they are merged."""
+    """Merges the OCDBT databases that processes have written to separate directories, in earlier versions for a remote
+    store, by writing a B-tree that refers to their arrays. Does nothing if they are merged."""
     if any(directory.glob("ocdbt.process_*")) and not (directory / "manifest.ocdbt").exists():
         ocp.PyTreeCheckpointHandler(multiprocessing_options=ALONE).finalize(LiteralPath(directory))
 

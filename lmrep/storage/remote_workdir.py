@@ -131,8 +131,7 @@ def _download_checkpoint(store: Store, local: Path, available: list[int], step: 
         raise UserError(f"{store.url} holds no checkpoint yet; train first: lmrep train --workdir={store.url} ...")
     if step is not None and step not in available:
         raise UserError(f"{store.url} holds no checkpoint {step}; it holds {', '.join(map(str, available))}")
-    reuse = training_dir(store.url) / CHECKPOINTS
-    with contextlib.closing(RemoteCheckpoints(local / CHECKPOINTS, store=store, reuse=reuse)) as saved:
+    with contextlib.closing(RemoteCheckpoints(local / CHECKPOINTS, store=store)) as saved:
         loads_best = workdir.read_config(local)["config"].get("checkpoint", {}).get("load") == "best"
         chosen = saved.download_best() if step is None and loads_best else None
         chosen = saved.download(step) if chosen is None else chosen

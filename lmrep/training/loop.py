@@ -24,7 +24,7 @@ from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.objectives.base import Batch, Metrics
 from lmrep.optimizers import averaged, plateau
-from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints, DamagedCheckpoint
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
@@ -122,7 +122,7 @@ class Trainer:
             with stop_flag() as stop, use_mesh(self._mesh), self._stopwatch.compilation():
                 if self._progress:
                     self._progress.show("compiling")
-                index, state = self._load(resumed)
+                index, state = self._load_undamaged(resumed)
                 self._time(resumed or 0, "preparation")
                 if self._metrics:
                     self._metrics.keep_faults(len(self._loop.faults))
@@ -258,6 +258,16 @@ class Trainer:
         if step == self._ends[index] and index + 1 < len(self._stages):
             return index + 1, start_state(self._stages[index + 1], state, self._mesh, self._seed)
         return index, state
+
+    def _load_undamaged(self, step: int | None) -> tuple[int, TrainState]:
+        """Loads as `_load`, or from the newest checkpoint before `step` that is not damaged."""
+        while True:
+            try:
+                return self._load(step)
+            except DamagedCheckpoint:
+                step = self._checkpoints.newest()
+                if self._metrics:
+                    self._metrics.rewind(step)
 
     def _rewind(self, rewind: Rewind) -> tuple[int, TrainState]:
         """Loads a checkpoint after a fault. The record of faults and skipped batches stays."""

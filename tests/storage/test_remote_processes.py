@@ -1,10 +1,16 @@
-"""A run of two processes in an object store, which an emulator stands for: killed, refused, continued elsewhere."""
+"""A run of several processes in an object store, which an emulator stands for: killed, refused, continued elsewhere."""
 
+import json
+import resource
+import signal
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore as ts
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import lmrep
 from lmrep import api
@@ -12,7 +18,7 @@ from lmrep.core import remote
 from lmrep.core.params import flatten
 from lmrep.distributed import process_group
 from lmrep.storage import lease, remote_workdir
-from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints, DamagedCheckpoint
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import forked, small
 from tests.storage import emulators
@@ -32,20 +38,21 @@ def home(tmp_path_factory):
 
 
 def train(home, workdir, hangs):
-    """Trains as one of two processes, each with half of the network. If it `hangs`, process 1 uploads nothing but one
-    file of the second checkpoint."""
+    """Trains as one of two processes, each with half of the network. If it `hangs`, process 1 writes nothing but one
+    file of the second checkpoint, and then a local file `hangs`."""
     process_group.start()
     remote.PAUSE, lease.SETTLE, lease.EVERY = 0.2, 0.2, 0.2
-    upload = RemoteCheckpoints._upload
+    write = RemoteCheckpoints._write
 
-    def upload_one(self, local, step, names):
+    def write_one(self, step, manifest, pieces):
         if step < HANGS_AT:
-            return upload(self, local, step, names)
-        upload(self, local, step, sorted(names)[-1:])
+            return write(self, step, manifest, pieces)
+        self._arrays(step, manifest).write(pieces[0])
+        (home / "hangs").touch()
         return time.sleep(10 * small.SECONDS)
 
     if hangs and jax.process_index() == 1:
-        RemoteCheckpoints._upload = upload_one
+        RemoteCheckpoints._write = write_one
     config = small.config(home / "texts")
     config.steps, config.checkpoint.every, config.evaluation.every = STEPS, EVERY, STEPS
     config.model.layers, config.mesh.tensor = 1, 2
@@ -73,12 +80,13 @@ def test_killed_in_an_upload_and_continued_on_another_machine(emulator, home, tm
     store = remote_workdir.open_store(url)
 
     processes = pair(home, url, True, HOME=str(tmp_path / "one"), **emulator.environment)
-    small.until(lambda: f"checkpoints/{HANGS_AT}/ocdbt.process_1" in " ".join(store.names("checkpoints")), processes[0])
+    small.until((home / "hangs").exists, processes[0])
     second = small.command("train", f"--config={home}/small.py", f"--workdir={url}", f"--data_dir={home}/data")
     assert second.code == 2 and f"the workdir {url} is in use by process {processes[0].pid} on" in second.err
     for process in processes:
         process.kill()
         small.finish(process)
+    assert [name for name in store.names() if f"checkpoints/{HANGS_AT}/" in name]
     assert complete_steps(store.names()) == [EVERY] and lmrep.load(url).step == EVERY  # not the half of step 4
 
     processes = pair(home, url, HOME=str(tmp_path / "two"), **emulator.environment)
@@ -97,3 +105,96 @@ def test_killed_in_an_upload_and_continued_on_another_machine(emulator, home, tm
     assert state.keys() == expected.keys()
     for path in state:
         np.testing.assert_array_equal(state[path], expected[path], err_msg=path)
+
+
+# The shards of each process
+
+SHAPE = (512, 4096)  # 8 MB, of which the mesh cuts both axes
+
+
+def state_of(mesh, step):
+    """A state whose shards are computed, so that every process can check its own."""
+    def layout(*axes):
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    def value(shape, index):
+        rows, columns = (np.arange(n)[i] for n, i in zip(shape, index, strict=True))
+        return (step + rows[:, None] * 4096 + columns).astype(np.float32)
+
+    arrays = {"kernel": (SHAPE, layout("data", "tensor")), "moment": (SHAPE, layout(None, ("data", "tensor"))),
+              "table": ((1024, 512), layout())}
+    return {path: jax.make_array_from_callback(shape, sharding, lambda index, shape=shape: value(shape, index))
+            for path, (shape, sharding) in arrays.items()}
+
+
+def transferred(direction):
+    """Returns the number of bytes that TensorStore has "read" or "written"."""
+    time.sleep(0.5)  # they are counted after the result is there
+    metrics = ts.experimental_collect_matching_metrics(f"/tensorstore/kvstore/s3/bytes_{direction}")
+    return sum(value["value"] for metric in metrics for value in metric["values"])
+
+
+def of_several(action, url, sizes):
+    """Calls `action` as one of several processes with their mesh and checkpoints. No file can be written that could
+    hold a shard."""
+    process_group.start()
+    remote.PAUSE, lease.SETTLE, lease.EVERY = 0.2, 0.2, 0.2
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    mesh = jax.make_mesh(sizes, ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    with remote_workdir.training(url) as run:
+        checkpoints = run.checkpoints(run.directory / "checkpoints")
+        checkpoints.clean()
+        action(checkpoints, mesh)
+        checkpoints.close()
+        assert not checkpoints.directory.exists()
+
+
+def save_three(checkpoints, mesh):
+    for step in (1, 2, 3):
+        before, state = transferred("written"), state_of(mesh, step)
+        own = sum(shard.data.nbytes for x in state.values() for shard in x.addressable_shards if shard.replica_id == 0)
+        checkpoints.save(step, state, {})
+        jax.block_until_ready(jax.jit(lambda x: jax.tree.map(jnp.negative, x), donate_argnums=0)(state))
+        checkpoints.wait()
+        assert own <= transferred("written") - before < 1.01 * own
+
+
+def restore_the_first(checkpoints, mesh):
+    """After a bit of the third was changed, and a file of the second removed."""
+    expected = state_of(mesh, 1)
+    target = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for path, x in expected.items()}
+    for step in (3, 2):
+        assert checkpoints.newest() == step
+        with pytest.raises(DamagedCheckpoint, match=f"checkpoint {step} .* cannot be used: .*moment"):
+            checkpoints.restore(step, target)
+    assert checkpoints.newest() == 1
+    before = transferred("read")
+    state, _ = checkpoints.restore(1, target)
+    read = transferred("read") - before
+    own = sum(shard.data.nbytes for x in state.values() for shard in x.addressable_shards)  # each has one device
+    assert own <= read < 1.01 * own
+    for path, x in state.items():
+        for shard, other in zip(x.addressable_shards, expected[path].addressable_shards, strict=True):
+            assert np.asarray(shard.data).tobytes() == np.asarray(other.data).tobytes(), path
+
+
+def several(number, action, url, sizes, emulator, tmp_path):
+    children = [forked.Child(of_several, action, url, sizes, environment={
+        **own, **emulator.environment, "LMREP_DATA_DIR": str(tmp_path / f"machines/{i}")})
+        for i, own in enumerate(forked.addresses(number))]
+    for answer in map(small.finish, children):
+        assert answer.code == 0, answer
+
+
+def test_each_process_writes_and_reads_its_shards_alone(emulator, tmp_path):
+    url = f"{emulator.url}/two"
+    several(2, save_three, url, (1, 2), emulator, tmp_path)
+    store = remote_workdir.open_store(url)
+    manifest = json.loads(store.read("checkpoints/3/manifest.json"))
+    assert manifest["zarr3"]["written"] == [2**23 + 2**21, 2**23]  # process 0 writes what all have
+    name = next(name for name in store.names("checkpoints/3") if "moment" in name)
+    content = store.read(name)
+    store.write(name, content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    store.remove(next(name for name in store.names("checkpoints/2") if "moment" in name))
+    several(4, restore_the_first, url, (2, 2), emulator, tmp_path)

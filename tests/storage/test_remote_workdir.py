@@ -10,6 +10,7 @@ from pathlib import Path
 import fsspec
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import lmrep
@@ -20,7 +21,7 @@ from lmrep.core.files import seal, signed
 from lmrep.core.params import unflatten
 from lmrep.inference import load
 from lmrep.interop import init_from
-from lmrep.storage import lease, remote_workdir
+from lmrep.storage import lease, orbax, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import small, started
@@ -181,24 +182,24 @@ def test_refused_run_does_not_change_the_store(home):
 
 
 def test_interrupted_upload_leaves_the_previous_checkpoint(machine, monkeypatch):
-    def cut_off(self, source, name):
-        if name.startswith("checkpoints/8/") and next(uploads, None) is None:
+    def cut_off(self, name, content):
+        if name.startswith("checkpoints/8/") and next(writes, None) is None:
             raise ConnectionError("the line is cut")
-        upload(self, source, name)
+        write(self, name, content)
 
-    upload, uploads = remote.Store.upload, iter(range(3))
-    monkeypatch.setattr(remote.Store, "upload", cut_off)
+    write, writes = remote.Store.write, iter(range(3))
+    monkeypatch.setattr(remote.Store, "write", cut_off)
     with remote_workdir.training(URL) as run:
         checkpoints = run.checkpoints(run.directory / "checkpoints")
-        checkpoints.save(4, {"x": np.full(3, 4)}, {})
-        checkpoints.save(8, {"x": np.full(3, 8)}, {})
+        checkpoints.save(4, {name: np.full(3, 4) for name in "xyzuv"}, {})
+        checkpoints.save(8, {name: np.full(3, 8) for name in "xyzuv"}, {})
         with pytest.raises(RunFault, match=(
                 rf"checkpoint 8 could not be saved in {URL}/checkpoints: ConnectionError: the line is cut")):
             checkpoints.wait()
         checkpoints.close()
     names = store().names()
     assert len([name for name in names if name.startswith("checkpoints/8/")]) == 3 and complete_steps(names) == [4]
-    monkeypatch.setattr(remote.Store, "upload", upload)
+    monkeypatch.setattr(remote.Store, "write", write)
     shutil.rmtree(machine)
     with remote_workdir.training(URL) as run:
         checkpoints = run.checkpoints(run.directory / "checkpoints")
@@ -206,8 +207,8 @@ def test_interrupted_upload_leaves_the_previous_checkpoint(machine, monkeypatch)
         assert checkpoints.newest() == 4 and checkpoints.read(4)[0]["x"].tolist() == [4] * 3
         checkpoints.save(8, {"x": np.full(3, 80)}, {})
         checkpoints.wait()
-        shutil.rmtree(checkpoints.directory / "8")
         assert checkpoints.newest() == 8 and checkpoints.read(8)[0]["x"].tolist() == [80] * 3
+        assert not checkpoints.directory.exists()
         checkpoints.close()
     assert complete_steps(store().names()) == [4, 8]
 
@@ -215,7 +216,7 @@ def test_interrupted_upload_leaves_the_previous_checkpoint(machine, monkeypatch)
 @pytest.mark.slow
 def test_store_that_refuses_for_a_while_delays_the_run(home, monkeypatch, caplog):
     monkeypatch.setattr(remote, "PATIENCE", 60.0)
-    for method, name in (("upload", "checkpoints/4"), ("write", "manifest.json"), ("read", "checkpoints"),
+    for method, name in (("write", "checkpoints/4"), ("write", "manifest.json"), ("read", "checkpoints"),
                          ("remove", "checkpoints"), ("write", "metrics.jsonl")):
         refusing(monkeypatch, method, iter([OSError(5, "no route")] * 3), name)
     train(home, **{"checkpoint.keep": 1})
@@ -236,7 +237,6 @@ def test_checkpoints_that_the_run_goes_back_before_are_removed(home, machine):
         checkpoints.save(2, {"x": np.full(3, 20)}, {"again": True})  # replaced
         checkpoints.wait()
         assert checkpoints.newest() == 2 and checkpoints.meta(2) == {"again": True}
-        shutil.rmtree(run.directory / "checkpoints/2")
         assert checkpoints.read(2)[0]["x"].tolist() == [20] * 3
         checkpoints.close()
 
@@ -312,6 +312,18 @@ def test_damaged_checkpoint_is_skipped_in_reading(home, machine, caplog):
         lmrep.load(URL, 5)
 
 
+@pytest.mark.parametrize("fault", ["a changed bit", "a missing file"])
+def test_run_continues_from_the_checkpoint_before_a_damaged_one(home, fault, caplog):
+    train(home)
+    name = next(name for name in store().names("checkpoints/12") if "/opt_state/" in name)
+    flip(name) if fault == "a changed bit" else store().remove(name)
+    train(home)
+    assert f"checkpoint 12 in {URL}/checkpoints is damaged and skipped" in caplog.text
+    assert complete_steps(contents()) == [4, 8, 12]
+    assert contents()["metrics.jsonl"] == (home / "run/metrics.jsonl").read_bytes()
+    assert lmrep.load(URL).step == 12  # it was replaced
+
+
 def test_best_checkpoint_is_the_one_that_is_read(home, machine):
     uploaded(home / "run")
     record = json.loads(contents()["config.json"])
@@ -321,14 +333,39 @@ def test_best_checkpoint_is_the_one_that_is_read(home, machine):
     assert lmrep.load(URL).step == lmrep.load(URL, best).step == best
 
 
+def test_checkpoints_of_earlier_versions_are_read(machine, tmp_path):
+    """Orbax wrote them, to one database for each process."""
+    handler = ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=orbax.ALONE)
+    handler.finalize = lambda directory: None
+    x = np.arange(3, dtype=np.float32)
+    with ocp.AsyncCheckpointer(handler, multiprocessing_options=orbax.ALONE) as checkpointer:
+        checkpointer.save(orbax.LiteralPath(tmp_path / "run/checkpoints/1"), args=ocp.args.PyTreeSave({"x": x}))
+    seal(tmp_path / "run/checkpoints/1", {"step": 1, "score": None, "meta": {}, "arrays": {"x": "float32[3]"}})
+    uploaded(tmp_path / "run")
+    assert {name.split("/")[2] for name in store().names()} >= {"ocdbt.process_0", "manifest.json"}
+    with remote_workdir.training(URL) as run:
+        checkpoints = run.checkpoints(run.directory / "checkpoints")
+        checkpoints.clean()
+        assert checkpoints.newest() == 1
+        for _ in range(2):
+            restored, _ = checkpoints.restore(1, {"x": jax.ShapeDtypeStruct((3,), np.float32)})
+            np.testing.assert_array_equal(restored["x"], x)
+            assert not any(checkpoints.directory.iterdir())
+        checkpoints.close()
+    flip(next(name for name in store().names() if "/d/" in name))
+    with remote_workdir.training(URL) as run, pytest.raises(RunFault, match="SHA-256 differs"):
+        run.checkpoints(run.directory / "checkpoints").newest()
+
+
 def test_manifest_cannot_name_files_outside_of_its_directory(machine, tmp_path):
-    seal(tmp_path, {"step": 1})
+    seal(tmp_path, {"step": 1, "score": None, "meta": {}, "arrays": {}})
     content = json.loads((tmp_path / "manifest.json").read_bytes())
     del content["sha256"]
     content["files"] = {"../../config.json": [0, ""]}
     store().write("checkpoints/1/manifest.json", json.dumps(signed(content)).encode())
     checkpoints = RemoteCheckpoints(tmp_path / "checkpoints", store=store())
-    with pytest.raises(RunFault, match="file outside of its directory"):
+    store().write("config.json", b"theirs")
+    with pytest.raises(RunFault, match=r"\.\./\.\./config.json is missing"):
         checkpoints.download()
     checkpoints.close()
 
