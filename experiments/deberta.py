@@ -38,9 +38,9 @@ Networks, generators, sharing and masks were compared with the released code (rt
 Batches, steps, rates, warm-up, betas, weight decay, clipping and the weight 50 of the detection loss are the paper's as
 far as we know, and were not compared with it; the released script has batches of 256 and a rate of 1e-4 for a small
 corpus, and the default of its weight is 10. Not as released: that code updates generator and encoder by two optimizers,
-each with its own clipping; its generator decodes masks with absolute positions, and its detector reads the first vector
-too. The networks of version 2, which are masked language models, are
-bert.py:model=deberta_v2_xlarge,format=full_sentences, without that decoder.
+each with its own clipping; its generator decodes masks with absolute positions, as here with
+--config.model.mask_decoder=2, and its detector reads the first vector too. The networks of version 2, which are masked
+language models, are bert.py:model=deberta_v2_xlarge,format=full_sentences, with that decoder by the same field.
 """
 
 from lmrep.experiment.pretraining import Paper, choices, finish, start

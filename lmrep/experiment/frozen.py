@@ -31,7 +31,7 @@ from lmrep.storage.workdir import CONFIG
 
 # Fields of networks that were added after the first fingerprints, at the values of the networks of before: a run with a
 # frozen part is resumed, whichever version began it.
-NEWER = {"layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0}
+NEWER = {"layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0, "mask_decoder": 0}
 
 
 class Trained(NamedTuple):

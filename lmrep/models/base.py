@@ -122,6 +122,9 @@ class Output(NamedTuple):
     layer: OutputLayer | None = None
     # 2 where the first half of a vector is conditioned on the left context, the second on the right one
     directions: int = 1
+    # in place of `Model.encode`, without `layers` and `attention`: gives the vectors that masked tokens are predicted
+    # from (DeBERTa's enhanced mask decoder)
+    encode_masked: Callable[..., Encoded] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core import prng
-from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
-from lmrep.core.sharding import gather_params, shard
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree, glorot_uniform, normal, truncated_normal
+from lmrep.core.sharding import gather, gather_params, shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import (
     attention_backends,
@@ -60,7 +60,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         inputs=input_fields(c),
         conditions_on=frozenset({Context.LEFT, Context.BOTH, Context.MASKED}),
         output=Output(c.table_width, table, capped_output.output_layer(
-            c.logit_cap, c.vocab, c.table_width, initializer(c), table) if c.logit_cap else None),
+            c.logit_cap, c.vocab, c.table_width, initializer(c), table) if c.logit_cap else None,
+                      encode_masked=partial(run, decoder=True) if c.mask_decoder else None),
         state=State() if c.positions == "disentangled" or c.convolution else State(
             cache=partial(start_cache, c=c, execution=execution), decode=partial(decode, c=c, execution=execution)),
         heads=Heads(c.heads, lambda: c.kept_heads, frozenset({"self"})),
@@ -110,7 +111,7 @@ def initializer(c: Config, stddev: float = 0.0) -> Initializer:
 
 def specs(c: Config) -> Tree:
     """Returns the parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `relative`, which are
-    embeddings of distances, `convolution` and `convolution_norm`, `layer_weights`, `final_norm`."""
+    embeddings of distances, `convolution` and `convolution_norm`, `mask_decoder`, `layer_weights`, `final_norm`."""
     init, e = initializer(c), c.table_width
     rows = c.max_length + c.position_offset if c.positions == "learned" else 0
     tree = {
@@ -128,6 +129,8 @@ def specs(c: Config) -> Tree:
     if c.convolution:
         tree["convolution"] = convolution.specs(c.width, c.convolution, init)
         tree["convolution_norm"] = norm.specs(c.width, c.norm_kind)
+    if c.mask_decoder:
+        tree["mask_decoder"] = {"position": ParamSpec((c.max_length, c.width), (None, "embed"), init)}
     if averages := depth_average.specs(c.layer_weights, c.layers):
         tree["layer_weights"] = averages
     if c.norm == "pre":
@@ -154,13 +157,16 @@ def layer_specs(c: Config) -> Tree | list[Tree]:
 
 def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
-    attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
+    attention: bool = False, decoder: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
     """Implements `Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are
     the sums before the final norm, and `hidden` is normalized. Attention probabilities are computed by the backend
     "xla", whatever `execution.attention` is. Heads count from 0 in each layer; a layer that has fewer reads the first
-    gates, and its probabilities end with zeros. Raises ValueError for a field of `inputs` that the model does not take,
-    more tokens than it has positions for, or `at` together with `layers` or `attention`, which are of all positions."""
+    gates, and its probabilities end with zeros. With `decoder`, for `Output.encode_masked`, the last layer is the
+    enhanced mask decoder (He et al., 2021, section 3.2).
+
+    Raises ValueError for a field of `inputs` that the model does not take, more tokens than it has positions for, or
+    `at` together with `layers` or `attention`, which are of all positions."""
     if at is not None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
                          "which need all positions")
@@ -201,10 +207,37 @@ def encode(
         x = _with_convolution(params, x, y, mask, convolution_key, at, c)
         return x, (x if layers else None, probabilities)
 
+    def decode_masked(
+        p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None
+    ) -> tuple[Array, tuple]:
+        # Queries know their position; keys and values are always those of x.
+        table, (key, gates) = gather(params["mask_decoder"]["position"], (None, "embed"), "embed"), slices
+        y = x + jnp.take(table, positions, axis=0).astype(x.dtype)
+        kv = attention_layer.project_kv(p["attention"], x, c.heads)
+        if at is not None:
+            y, gates = take(y, at), gates if gates is None or gates.ndim == 1 else take(gates, at)
+
+        def step(y: Array, key: Array | None) -> Array:
+            attention_key, relative_key, *keys = prng.split(key, 5)
+            here = attend[c.windows[-1]](p["attention"], c.heads, relative_key)
+
+            def block(y: Array) -> tuple[Array, None]:
+                return attention_layer.apply(
+                    p["attention"], y, lambda *query_kv, **options: here(*query_kv, **options | {"at": at}), c.heads,
+                    rate=c.attention_dropout, key=attention_key, gates=gates, kv=kv)
+
+            return _layer(p, y, block, c, keys)[0]
+
+        for step_key in prng.split(key, c.mask_decoder):
+            y = step(y, step_key)
+        return y, (None, None)
+
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     functions = _by_window(run, c)
     if c.convolution:
         functions[0] = first
+    if decoder:
+        functions[-1] = decode_masked
     last, collected = _run_layers(params, functions, x, (keys, inputs.gates), c, execution, at)
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps, c.norm_kind)

@@ -24,8 +24,8 @@ class Config:
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
     mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
-    max_length: int = setting(512, "tokens of a sequence at most; any, if positions are none or disentangled",
-                              at_least=1)
+    max_length: int = setting(512, "tokens of a sequence at most; any, if positions are none, or disentangled without "
+                              "a mask decoder", at_least=1)
     positions: str = setting("learned", "position embeddings; or rotary, rotations of queries and keys (RoPE); or "
                              "disentangled, attention to relative positions apart from content (DeBERTa)",
                              choices=("learned", "sinusoidal", "none", "rotary", "disentangled"))
@@ -39,6 +39,9 @@ class Config:
                                   "content (p2c), or both", choices=tuple(TERMS))
     convolution: int = setting(0, "width of a convolution whose output is added to that of the first layer; 0: none "
                                "(DeBERTa v2 xlarge: 3)", at_least=0)
+    mask_decoder: int = setting(0, "of disentangled positions, the enhanced mask decoder: how often the last layer is "
+                                "applied to predict masked tokens, first with queries that have a position embedding; "
+                                "0: it is not used (DeBERTa: 2)", at_least=0)
     window: int = setting(0, "local attention: positions to each side that a position reads, in all layers but every "
                           "`global_every`-th; 0: all layers are global (ModernBERT: 64)", at_least=0)
     global_every: int = setting(3, "with a window, layers 0, n, 2 n, ... are global", at_least=1)
@@ -123,8 +126,8 @@ class Config:
     @property
     def max_tokens(self) -> int:
         """Tokens of a sequence at most: the number of positions; 0, for any, where each distance has a bucket or there
-        are no positions."""
-        return 0 if self.positions in ("none", "disentangled") else self.max_length
+        are no positions, and no mask decoder, which has a table of them."""
+        return 0 if self.positions in ("none", "disentangled") and not self.mask_decoder else self.max_length
 
     @property
     def buckets(self) -> Buckets:
@@ -149,6 +152,11 @@ def check(c: Config) -> None:
     if c.convolution and (c.convolution % 2 == 0 or c.norm == "pre"):
         raise UserError(f"model.convolution is {c.convolution} and model.norm {c.norm}; expected an odd width and "
                         "post norm")
+    if c.mask_decoder and (c.positions != "disentangled" or c.norm == "pre" or c.layer_weights != "none"
+                           or c.pruned_heads):
+        raise UserError(f"model.mask_decoder is {c.mask_decoder}, model.positions {c.positions}, norm {c.norm}, "
+                        f"layer_weights {c.layer_weights} and pruned_heads {c.pruned_heads!r}; expected disentangled "
+                        "positions, post norm, layer_weights=none and no pruned heads, or mask_decoder=0")
     if c.layer_weights != "none" and (c.convolution or (KINDS[c.layer_weights].convex and c.norm == "post")):
         raise UserError(f"model.layer_weights is {c.layer_weights}, model.norm {c.norm} and model.convolution "
                         f"{c.convolution}; expected no convolution, and pre norm for convex combinations")

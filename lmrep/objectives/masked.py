@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
@@ -55,6 +56,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     masking.check_mask_token("masked", vocabulary)
     specs = {"masked": mlm_head.specs(model, c.head == "transform")}
     if c.sentence_pair:
+        if model.output.encode_masked:
+            raise UserError("objective.sentence_pair is True, and the network has a mask decoder, which predicts "
+                            "tokens alone; set --config.objective.sentence_pair=false or --config.model.mask_decoder=0")
         specs["pair"] = sentence_pair.specs(model)
     return Objective(
         name="masked",

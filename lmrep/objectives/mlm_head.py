@@ -109,16 +109,18 @@ def encode_predicted(
         remembered = jnp.arange(t) < known
         mask = jnp.broadcast_to(remembered[None, :] | ~remembered[:, None], (b, t, t))
     inputs = model_inputs(model, batch, tokens=tokens, carry=state, mask=mask)
-    encoded = model.encode(params["encoder"], inputs, key, at=at)
+    encoded = (model.output.encode_masked or model.encode)(params["encoder"], inputs, key, at=at)
     return encoded.hidden[:, 0], encoded._replace(hidden=encoded.hidden[:, 1:])
 
 
 def encode(
     params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None = None, at: Array | None = None
 ) -> Array:
-    """Computes the last layer's output [b, m, d] at the positions `at` i32[b, m], by default all, for `tokens` i32[b,
-    t] in place of the batch's."""
-    return model.encode(params["encoder"], model_inputs(model, batch, tokens=tokens), key, at=at).hidden
+    """Computes the vectors [b, m, d] that tokens at the positions `at` i32[b, m], by default all, are predicted from:
+    the last layer's output or, where the network has one, its mask decoder's. `tokens` i32[b, t] replace the
+    batch's."""
+    run = model.output.encode_masked or model.encode
+    return run(params["encoder"], model_inputs(model, batch, tokens=tokens), key, at=at).hidden
 
 
 def transform(head: Tree, hidden: Array, model: Model) -> Array:

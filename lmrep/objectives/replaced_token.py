@@ -25,7 +25,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric, optional
-from lmrep.models.base import Model
+from lmrep.models.base import Model, model_inputs
 from lmrep.objectives import masking, mlm_head, scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
@@ -190,7 +190,7 @@ def loss(
                    most_frequent_accuracy=batch["targets"] == int(np.argmax(counts)))
     metrics |= sums(batch["token_weights"] > 0, replaced_fraction=replaced)
     at = batch["predicted"] if c.variant == "replace_mlm" else None
-    hidden = mlm_head.encode(params, batch, shown, model, encoder_key, at)
+    hidden = encode(params, batch, shown, model, encoder_key, at)
     if c.variant in DETECTING:
         more, encoder_metrics = discriminator_loss_and_metrics(
             heads["discriminator"], hidden, replaced, batch["token_weights"], model.head_style.activation)
@@ -203,6 +203,13 @@ def loss(
         more, encoder_metrics = (nll * batch["token_weights"]).sum(), sums(
             real, lm_loss=nll, copied_fraction=copied, copying_loss=copying_loss(batch["tokens"], replaced, c, counts))
     return total + more, (metrics | encoder_metrics, carry)
+
+
+def encode(
+    params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None = None, at: Array | None = None
+) -> Array:
+    """Computes the encoder's output [b, m, d], as `mlm_head.encode`, but always that of its last layer."""
+    return model.encode(params["encoder"], model_inputs(model, batch, tokens=tokens), key, at=at).hidden
 
 
 def generate(
@@ -286,7 +293,7 @@ def predict(
     heads, positions = params["objective"], batch["predicted"]
     empty = jnp.take_along_axis(batch["tokens"], positions, 1) == vocabulary.specials["mask"]
     shown = replace(batch | {"weights": empty}, predictions["words"][..., 0])
-    hidden = mlm_head.encode(params, batch, shown, model, at=positions)
+    hidden = encode(params, batch, shown, model, at=positions)
     probabilities = mlm_head.probabilities(params, hidden, model)
     if c.variant == "all_tokens_mlm":
         copied = jax.nn.sigmoid(linear.apply(heads["copy"], hidden.astype(jnp.float32)))
@@ -299,7 +306,7 @@ def original_log_probability(params: Tree, batch: Batch, c: Config, model: Model
     """Computes the encoder's log probability float32 [b, t] that each token was not replaced; in variants whose encoder
     predicts tokens, the log probability of the token."""
     heads, tokens = params["objective"], batch["tokens"]
-    hidden = mlm_head.encode(params, batch, tokens, model)
+    hidden = encode(params, batch, tokens, model)
     if c.variant in DETECTING:
         return jax.nn.log_sigmoid(-replaced_logits(heads["discriminator"], hidden, model.head_style.activation))
     table = output_table(model, params, heads["masked"])

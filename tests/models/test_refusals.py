@@ -36,6 +36,7 @@ def build(network, fields):
     ("transformer", {"max_distance": 129}, "model.max_distance 129"),
     ("transformer", {"convolution": 2}, "model.convolution is 2"),
     ("transformer", {"convolution": 3, "norm": "pre"}, "model.norm pre"),
+    ("transformer", {"mask_decoder": 2}, "expected disentangled positions"),
     ("transformer", {"first_norm": False}, "model.norm is post"),
     ("transformer", {"layer_weights": "convex"}, "model.norm post"),
     ("transformer", {"layer_weights": "dense", "convolution": 3}, "model.convolution 3"),

@@ -23,6 +23,8 @@ NETWORKS = {
     "transformer_xl": (transformer_xl, {"heads": 2, "mlp": 16, "memory": 8, "reuse": -1, "causal": False,
                                         "segments": True, "untie": True}),
     "encoder_decoder": (encoder_decoder, {"heads": 2, "mlp": 16}),
+    "mask_decoder": (transformer, {"layers": 2, "heads": 2, "mlp": 16, "max_length": T, "positions": "disentangled",
+                                   "position_buckets": 4, "max_distance": 6, "mask_decoder": 2}),
 }
 DEFAULTS = {"each_side": "bilstm", "order": "transformer_xl", "source": "encoder_decoder"}  # by context
 
@@ -46,6 +48,7 @@ VARIANTS = {
     "masked, static": Case("masked", {"masking": "static", "rate": 0.3}),
     "masked, falling rate": Case("masked", {"rate": 0.6, "final_rate": 0.2, "rate_steps": 6, "z_loss": 0.1}),
     "masked, table": Case("masked", {"head": "table"}),
+    "masked, mask decoder": Case("masked", {}, "mask_decoder"),
     "masked, memory": Case("masked", {}, "transformer_xl"),
     "causal, carried": Case("causal", {"bias": True}, "lstm"),
     "causal, across": Case("causal", {"across": True, "head": "transform"}),

@@ -59,6 +59,10 @@ REFUSALS = {  # what is built -> what the message names
     "a table alone that is narrower than the network": (
         lambda: build(masked, transformer.build(replace(toys.NETWORK, embedding=4)), head="table"),
         ("objective.head", "4 wide", "12", "model.embedding=0")),
+    "sentence pairs with a mask decoder": (
+        lambda: build(masked, transformer.build(replace(
+            toys.NETWORK, positions="disentangled", token_types=0, mask_decoder=2)), sentence_pair=True),
+        ("objective.sentence_pair", "model.mask_decoder=0")),
     "an order for a network that reads both sides": (lambda: build(permutation), ("order",)),
     "more tokens reused than are remembered": (prepare_permutation, ("objective.reuse", "3", "8")),
     "two directions of a network with one": (

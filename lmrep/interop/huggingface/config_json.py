@@ -19,7 +19,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "
 # The fields of the Transformer in which its layers are those of Vaswani et al. (2017).
 ORIGINAL_LAYERS = {"norm_kind": "layer", "first_norm": True, "bias": True, "gated": False, "window": 0,
                    "convolution": 0, "query_key_norm": False, "layer_weights": "none",
-                   "attention_cap": 0.0, "logit_cap": 0.0}
+                   "attention_cap": 0.0, "logit_cap": 0.0, "mask_decoder": 0}
 MAX_SIZE = 2**24  # of any size in a config.json
 
 

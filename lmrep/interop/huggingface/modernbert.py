@@ -39,7 +39,7 @@ KEYS = {
 FIXED = {"positions": "rotary", "rotary_fraction": 1.0, "norm": "pre", "norm_kind": "layer_without_bias",
          "first_norm": False, "bias": False, "gated": True, "share": "none", "embedding_norm": True, "token_types": 0,
          "scaled_attention": True, "attention_by_layer": False, "query_key_norm": False,
-         "layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0}
+         "layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0, "mask_decoder": 0}
 CONFIG = ConfigTable(KEYS, FIXED, {"init": "truncated_normal", "residual_init": "scaled", "dropout": 0.0})
 LAYER_TYPES = {"full_attention": "global", "sliding_attention": "local"}  # newer name of a kind of layer -> older
 

@@ -35,7 +35,7 @@ KEYS = {
 FIXED = {"positions": "rotary", "rotary_base": 10_000.0, "rotary_fraction": 1.0, "norm": "pre", "norm_kind": "rms",
          "first_norm": True, "bias": False, "gated": True, "share": "none", "embedding_norm": False, "token_types": 0,
          "window": 0, "scaled_attention": True, "attention_by_layer": False, "query_key_norm": False,
-         "layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0}
+         "layer_weights": "none", "attention_cap": 0.0, "logit_cap": 0.0, "mask_decoder": 0}
 # The published code draws weights evenly between -0.02 and 0.02.
 CONFIG = ConfigTable(KEYS, FIXED, {"init": "normal", "init_stddev": 0.0115, "attention_dropout": 0.0})
 MULTIPLE = 8  # of which the width of the gated block is one

@@ -68,7 +68,7 @@ def from_network(
       objective: the objective that it was trained with; "" if that does not matter.
       task: the task that it was fine-tuned for, if any.
       published_heads: the names in `HEADS` that the objective trains; None for all that have parameters. A head is left
-        out if the family or the network has only some of its parameters.
+        out if the family or the network has only some of its parameters, or the network has a mask decoder.
 
     Raises:
       UserError: no family can hold the network.
@@ -76,6 +76,8 @@ def from_network(
     if getattr(config, "embedding_delta", False):
         config, params = dataclasses.replace(config, embedding_delta=False), dict(params)
         params[TOKEN] = params[TOKEN] + params.pop(TABLE_DELTA)
+    if getattr(config, "mask_decoder", 0):
+        config, published_heads = dataclasses.replace(config, mask_decoder=0), ()
     family = choose_family(config, params, specials.get("pad"), objective, task)
     all_specs = specs(config, task)
     family.check_tensors(all_specs, task.name if task else "")
