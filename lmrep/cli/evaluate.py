@@ -46,6 +46,7 @@ from typing import Any
 from lmrep.cli import over_time
 from lmrep.cli.arguments import DATA_DIR, ENSEMBLE, Arguments, Flag
 from lmrep.config.record import Bounds
+from lmrep.core.errors import UserError
 from lmrep.core.messages import show_messages
 from lmrep.core.paths import as_path, as_paths
 
@@ -86,6 +87,8 @@ FLAGS = {
     "suite": Flag("", "a directory of zero-shot tasks, such as those of the BabyLM challenge: JSON Lines in "
                   "subdirectories, in the forms of BLiMP, EWoK, COMPS, entity tracking and WUG, and reading times in "
                   "CSV", as_path),
+    "predictions": Flag("", "with --suite, a directory for the choices of each task and the surprisals of words, in "
+                        "files predictions.json as of the BabyLM challenge's pipeline", as_path),
     "pll": Flag("", "with --pairs or --suite, another score than the default; word_l2r: mask the later tokens of a "
                 "word too (Kauf and Ivanova, 2023); log_probability: from left to right (XLNet, GPT-BERT)"),
     **over_time.FLAGS,
@@ -114,10 +117,13 @@ def run(arguments: Arguments) -> None:
         measure, workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
-        ensemble=flags.ensemble, suite=flags.suite,
+        ensemble=flags.ensemble, suite=flags.suite, predictions=flags.predictions,
         model=given("memory", "clamp", "same_length"), search=given("beams", "length_penalty", "penalty"),
         pointer=given("window", "weight", "theta", prefix="pointer_"))
     if steps := over_time.checkpoints(arguments, workdir):
+        if flags.predictions:
+            raise UserError("--predictions is a directory for one checkpoint, and --checkpoints=all is given; give "
+                            "--step instead, and a directory for each")
         over_time.measure(steps, evaluate)
         return
     measured = evaluate(step=arguments.step)

@@ -50,7 +50,7 @@ def evaluate(
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}), ensemble: str = "",
-    suite: str | os.PathLike = "",
+    suite: str | os.PathLike = "", predictions: str | os.PathLike = "",
 ) -> dict[str, Any]:
     """Returns the metrics of a run on a split of its corpus, on other files, or on minimal pairs. Writes them to
     eval.json in the workdir, and appends them to eval.jsonl, which keeps every evaluation.
@@ -92,6 +92,7 @@ def evaluate(
       ensemble: for a task, workdirs of other runs, whose probabilities are averaged with this one's (`load`).
       suite: a directory of zero-shot tasks, JSON Lines in the forms of `suite.FORMS`, and tables of
         reading times (`reading_times.read`), to use instead of a split.
+      predictions: a directory to which `suite.write_predictions` writes those of the suite.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
@@ -100,7 +101,7 @@ def evaluate(
     """
     measured = measure(directory, split, data_dir and as_path(data_dir), examples, step, as_paths(files), stride,
                        length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark, pointer,
-                       ensemble, suite and as_path(suite))
+                       ensemble, suite and as_path(suite), predictions and as_path(predictions))
     measured.store()
     return measured.values
 
@@ -119,7 +120,7 @@ def measure(
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}), ensemble: str = "",
-    suite: str | os.PathLike = "",
+    suite: str | os.PathLike = "", predictions: str | os.PathLike = "",
 ) -> Measured:
     """Evaluates like `evaluate`, but writes nothing, so that metrics can be shown even if they cannot be written."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -143,8 +144,11 @@ def measure(
         raise UserError(f"{name}, for scores of minimal pairs; give pairs too" + ", or a suite" * bool(pll))
     if pairs:
         return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model)
+    if predictions and not suite:
+        raise UserError(f"predictions is {os.fspath(predictions)!r}, a directory for those of a suite; give a suite "
+                        "too")
     if suite:
-        return _suite(directory, step, suite, pll, examples, model)
+        return _suite(directory, step, suite, pll, examples, model, predictions)
     run = load(directory, step, model, {"search": search} if search else {}, ensemble)
     split = split or run.experiment.evaluated_split
     subject, intervals, further, write = {"files": files} if files else {"split": split}, {}, {}, None
@@ -214,7 +218,7 @@ def _minimal_pairs(
 
 def _suite(
     directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, examples: int | None,
-    model: Mapping[str, Any],
+    model: Mapping[str, Any], predictions: str | os.PathLike,
 ) -> Measured:
     """Evaluates a checkpoint on a suite of zero-shot tasks."""
     words = reading_times.read(path)
@@ -222,10 +226,16 @@ def _suite(
     run = load(directory, step, model)
     values = suites.evaluate(run, choices, pll, words)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-    return Measured(values, {}, lambda: _record(
-        directory, run, {"suite": os.fspath(path), "score": values["score"]}, {
+    predicted = values.pop("predictions")
+
+    def store() -> None:
+        if predictions:
+            suites.write_predictions(predicted, Path(predictions))
+        _record(directory, run, {"suite": os.fspath(path), "score": values["score"]}, {
             "examples": len(choices) or sum(len(table.texts) for table in words), **model},
-        numbers, {name: values[name] for name in ("summary", "tasks")}))
+            numbers, {name: values[name] for name in ("summary", "tasks")})
+
+    return Measured(values, {}, store)
 
 
 def _record(

@@ -95,6 +95,8 @@ def evaluate(run: Run, words: Words, pll: str = "") -> dict[str, Any]:
         length and the surprisal of the previous word as further predictors.
       items: the number of rows.
       parts: {measure: {"explained", "items"}}, with the number of rows that have all values.
+      predictions: of each row, its number, the surprisal of its word in nats, and that of the previous word, NaN where
+        there is none, as in the pipeline's predictions.json.
 
     Raises:
       UserError: as `pairs.evaluate`; too few rows have all values.
@@ -122,7 +124,9 @@ def evaluate(run: Run, words: Words, pll: str = "") -> dict[str, Any]:
                                 f"needs more than {least}")
             parts[measure] = {"explained": explained(table[0], table[1:-1], table[-1]), "items": table.shape[1]}
         means[score] = float(np.mean([parts[measure]["explained"] for measure in measures]))
-    return means | {"items": len(words.texts), "parts": parts}
+    predictions = [{"id": i, "pred": float(pred), "prev_pred": float(prev)}
+                   for i, (pred, prev) in enumerate(zip(now, before, strict=True))]
+    return means | {"items": len(words.texts), "parts": parts, "predictions": predictions}
 
 
 def explained(measure: np.ndarray, predictors: np.ndarray, surprisal: np.ndarray) -> float:

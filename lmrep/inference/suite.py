@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
+from lmrep.core.files import write_json
 from lmrep.core.json_text import json_object
 from lmrep.core.messages import aligned, counted
 from lmrep.inference import pairs, reading_times
@@ -38,6 +40,7 @@ class Choice(NamedTuple):
     group: tuple[str, str, str]  # the task, the file, and a subset of it, "" for none
     where: str  # file and line, for messages
     ratio: float | None = None  # the fraction of people who prefer the first of two texts; None if it is simply right
+    subset: str = ""  # the name that the challenge's pipeline gives its subset of the task
 
 
 class Form(NamedTuple):
@@ -46,23 +49,30 @@ class Form(NamedTuple):
     fields: tuple[str, ...]  # that a line has
     subset: str  # the name of a line's subset of the file, a format of fields that it may have; "" for none
     options: Callable[[dict[str, Any]], list[tuple[str, str]]]  # of a line, as `Choice.options`
+    # (a line, the name of its file) -> `Choice.subset`
+    predicted: Callable[[dict[str, Any], str], str]
 
 
 FORMS = {
     # Warstadt et al. (2020); the challenge's supplement (Warstadt et al., 2023) has the sentences alone.
-    "BLiMP": Form((pairs.GOOD, pairs.BAD), "{UID}", lambda line: [("", line[pairs.GOOD]), ("", line[pairs.BAD])]),
+    "BLiMP": Form((pairs.GOOD, pairs.BAD), "{UID}", lambda line: [("", line[pairs.GOOD]), ("", line[pairs.BAD])],
+                  lambda line, file: line.get("UID") or file),
     # Ivanova et al. (2024) compare the probabilities of each target given the two contexts. As in the challenge, two
     # targets are compared given Context1; its files have each item a second time with contexts and targets swapped.
     "EWoK": Form(("Context1", "Context2", "Target1", "Target2"), "{Domain}", lambda line: [
-        (f"{line['Context1']} ", line[target]) for target in ("Target1", "Target2")]),
+        (f"{line['Context1']} ", line[target]) for target in ("Target1", "Target2")],
+        lambda line, file: line.get("Domain") or file),
     # Misra et al. (2023): the probability of a property given the concept that has it, and another one.
     "COMPS": Form(("prefix_acceptable", "prefix_unacceptable", "property_phrase"), "", lambda line: [
-        (f"{line[prefix]} ", line["property_phrase"]) for prefix in ("prefix_acceptable", "prefix_unacceptable")]),
+        (f"{line[prefix]} ", line["property_phrase"]) for prefix in ("prefix_acceptable", "prefix_unacceptable")],
+        lambda line, file: file.removeprefix("comps_").replace("-", "_")),
     # Kim and Schuster (2023) generate the contents of a box. As in the challenge, the right ones are chosen.
     "entity tracking": Form(("input_prefix", "options"), "numops {numops}", lambda line: [
-        (line["input_prefix"], option) for option in line["options"]]),
+        (line["input_prefix"], option) for option in line["options"]],
+        lambda line, file: f"{file}_{line.get('numops')}_ops"),
     # Hofmann et al. (2024): how many people prefer the first of two words that are derived from a nonce adjective.
-    "WUG": Form(("sentences", "ratio"), "", lambda line: [("", text) for text in line["sentences"].split("\t")]),
+    "WUG": Form(("sentences", "ratio"), "", lambda line: [("", text) for text in line["sentences"].split("\t")],
+                lambda line, file: "_".join(file.split("_")[:2])),
 }
 EXPECTED = "; or ".join(f"{', '.join(form.fields)} ({name})" for name, form in FORMS.items())
 
@@ -130,7 +140,8 @@ def _read_file(file: Path, root: Path) -> Iterator[Choice]:
                 raise UserError(f"{where}: {field} is {record[field]!r}; expected {expected}")
         ratio = float(record["ratio"]) if "ratio" in form.fields else None
         options = tuple(form.options(record))
-        yield Choice(options, (task, file.stem, form.subset.format_map(defaultdict(str, record))), where, ratio)
+        yield Choice(options, (task, file.stem, form.subset.format_map(defaultdict(str, record))), where, ratio,
+                     str(form.predicted(record, file.stem)))
 
 
 def evaluate(
@@ -152,6 +163,7 @@ def evaluate(
       tasks: {task: {accuracy or spearman, low, high, chance, items, ties, parts}}. `parts` has the same of the files of
         the task, or of the subsets of a single file; a value is the mean over them. Of reading times, the result of
         `reading_times.evaluate`.
+      predictions: {task: the content of a predictions.json of the challenge's pipeline}.
 
     Raises:
       UserError: as `pairs.evaluate`; a part of a text is scored, and the run's score is no sum over tokens.
@@ -160,15 +172,46 @@ def evaluate(
     name = pairs.scoring_name(run, pll)
     scoring = pairs.in_float32(run).uses.scorings[name]
     times = {table.task: reading_times.evaluate(run, table, pll) for table in words}
-    tasks = _score_choices(run, choices, scoring) if choices else {}
+    scored = _score_choices(run, choices, scoring) if choices else []
+    tasks = {task: _summary(members, 1) for task, members in _groups(scored, 0).items()}
     values = {f"{task}/{kind}": entry[kind] for task, entry in (tasks | times).items()
               for kind in (*KINDS, *reading_times.SCORES) if kind in entry}
     mean = _mean(tasks.values()) if tasks else {}
-    return {"score": name, "summary": scoring.summary} | mean | values | {"tasks": tasks | times}
+    predicted = {task: {"reading": {"predictions": entry.pop("predictions")}} for task, entry in times.items()}
+    return {"score": name, "summary": scoring.summary} | mean | values | {
+        "tasks": tasks | times, "predictions": _predictions(scored) | predicted}
 
 
-def _score_choices(run: Run, choices: Sequence[Choice], scoring: Scoring) -> dict[str, dict[str, Any]]:
-    """Returns the results of tasks, as `tasks` of `evaluate`."""
+def _predictions(scored: Sequence["Scored"]) -> dict[str, dict[str, Any]]:
+    """Returns `predictions` of `evaluate`: of each subset, in the order of its lines, the text with the highest score,
+    the first of tied ones, without a context that all have; and with a ratio the probability of the first text."""
+    tasks: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(lambda: {"predictions": []}))
+    for choice, scores in scored:
+        lines = tasks[choice.group[0]][choice.subset]["predictions"]
+        context, part = choice.options[int(scores.argmax())]
+        text = part if len({part for _, part in choice.options}) > 1 else context + part
+        prob = {} if choice.ratio is None else {"prob": float(expit(scores[0] - scores[1]))}
+        lines.append({"id": f"{choice.subset}_{len(lines)}", "pred": text} | prob)
+    return tasks
+
+
+# The beginning of the name of a data set of the challenge -> the folder of its predictions.
+FOLDERS = {"blimp": "blimp", "supplement": "blimp", "ewok": "ewok", "entity_tracking": "entity_tracking",
+           "wug_adj": "wug_adj", "wug_past": "wug_past", "comps": "comps"}
+
+
+def write_predictions(predictions: Mapping[str, Any], directory: Path) -> None:
+    """Writes `predictions` of `evaluate` as the challenge's pipeline does, such as blimp/blimp_filtered/
+    predictions.json."""
+    for task, content in predictions.items():
+        folder = next((f"{name}/" for start, name in FOLDERS.items() if task.startswith(start)), "")
+        target = directory / f"{folder}{task}"
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(target / "predictions.json", content)
+
+
+def _score_choices(run: Run, choices: Sequence[Choice], scoring: Scoring) -> list["Scored"]:
+    """Returns the choices with the scores of their options."""
     part = next((choice for choice in choices if any(context for context, _ in choice.options)), None)
     if part and (reason := pairs.why_no_token_scores(run, scoring)):
         raise UserError(f"{part.where}: only a part of a text is scored, and {run.directory} gives tokens no score: "
@@ -184,8 +227,7 @@ def _score_choices(run: Run, choices: Sequence[Choice], scoring: Scoring) -> dic
     log.info("%s choices, %s different texts; score: %s", f"{len(choices):,}", f"{len(texts):,}", scoring.summary)
     scores = pairs.checked_scores(run, *zip(*texts.values(), strict=True), scoring)
     sums = dict(zip(texts, scores.sums, strict=True))
-    scored = [(choice, np.array([sums[keys[option]] for option in choice.options])) for choice in choices]
-    return {task: _summary(members, 1) for task, members in _groups(scored, 0).items()}
+    return [(choice, np.array([sums[keys[option]] for option in choice.options])) for choice in choices]
 
 
 Scored = tuple[Choice, np.ndarray]  # with the scores of its options, float64[k]

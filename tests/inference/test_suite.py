@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 import lmrep
 from lmrep.core.errors import UserError
-from lmrep.inference import pairs, suite
+from lmrep.inference import pairs, reading_times, suite
 from lmrep.interop import conversion
 from tests import given, runs, small
 from tests.docs import world
@@ -236,6 +236,61 @@ def test_parts_need_the_scores_of_tokens(home, tmp_path):
     run.tokenizer.backward = True
     with pytest.raises(UserError, match="right to left"):
         suite.evaluate(run, suite.read(tmp_path / "part"))
+
+
+# Predictions of the challenge's pipeline
+
+COMPS = {"prefix_acceptable": "A cat", "prefix_unacceptable": "A red", "property_phrase": "sees the dog."}
+EWOK = {"Context1": "It is old.", "Context2": "It is red.", "Domain": "age", "Target1": "The old.", "Target2": "A dog."}
+
+
+def test_predictions_have_the_form_and_the_folders_of_the_pipeline(home, tmp_path):
+    """Ids count up in each subset, in the order of lines; the chosen text is the one with the highest score."""
+    sentence = {"sentence_good": "the cat sees", "sentence_bad": "sees the the"}
+    files = {"blimp_filtered": ("agreement", [sentence | {"UID": "agreement"}, LINE | {"UID": "agreement"}]),
+             "supplement_filtered": ("hypernym", [sentence]), "ewok_filtered": ("age", [EWOK]),
+             "comps": ("comps_wugs_dist-before", [COMPS]), "wug_past_tense": ("wug_past_tense", [WUG]),
+             "entity_tracking_fast": ("regular", [TRACKING | {"numops": 2}])}
+    for task, (name, lines) in files.items():
+        write(tmp_path / "full" / task, **{name: lines})
+    (tmp_path / "full/reading").mkdir()
+    (tmp_path / "full/reading/reading_data.csv").write_text(world.reading_times(60))
+    lmrep.evaluate(home / "causal", suite=tmp_path / "full", predictions=tmp_path / "out")
+    found = {path.parent.relative_to(tmp_path / "out").as_posix(): json.loads(path.read_text())
+             for path in (tmp_path / "out").rglob("*.json")}
+    subsets = {"blimp/blimp_filtered": "agreement", "blimp/supplement_filtered": "hypernym",
+               "ewok/ewok_filtered": "age", "comps/comps": "wugs_dist_before", "wug_past/wug_past_tense": "wug_past",
+               "entity_tracking/entity_tracking_fast": "regular_2_ops", "reading": "reading"}
+    assert {task: [*content] for task, content in found.items()} == {task: [name] for task, name in subsets.items()}
+    run, reading = lmrep.load(home / "causal"), found["reading"]["reading"]["predictions"]
+    for choice in suite.read(tmp_path / "full"):
+        folder = next(name for name in subsets if name.endswith("/" + choice.group[0]))
+        number = int(choice.where.rpartition(" ")[2]) - 1
+        line = found[folder][subsets[folder]]["predictions"][number]
+        texts = [pairs.tokenize(run, "".join(option), "here", start=len(option[0])) for option in choice.options]
+        sums = scores(run, texts).sums
+        best = choice.options[int(np.argmax(sums))]
+        assert line["id"] == f"{subsets[folder]}_{number}"
+        assert line["pred"] == ("".join(best) if choice.group[0] == "comps" else best[1])
+        if choice.ratio is not None:
+            assert line["prob"] == pytest.approx(np.exp(sums[0]) / np.exp(sums).sum(), rel=1e-4)
+    [words] = reading_times.read(tmp_path / "full")
+    assert [row["id"] for row in reading] == [*range(60)]
+    np.testing.assert_allclose([row["pred"] for row in reading], reading_times.surprisals(run, words.texts, "here"),
+                               rtol=1e-5)
+    assert [math.isnan(row["prev_pred"]) for row in reading] == [text is None for text in words.previous]
+    stored = json.loads((home / "causal/eval.json").read_text())["tasks"]
+    assert "predictions" not in json.dumps(stored)
+    with pytest.raises(UserError, match="give a suite too"):
+        lmrep.evaluate(home / "causal", predictions=tmp_path / "out")
+    answer = small.command("evaluate", f"--workdir={home}/causal", f"--suite={tmp_path}/full", "--checkpoints=all",
+                           f"--predictions={tmp_path}/out")
+    assert answer.code == 2 and "give --step instead" in answer.err
+
+
+def test_the_first_of_tied_texts_is_the_prediction(home):
+    values = suite.evaluate(lmrep.load(home / "causal"), [choice(("", "the Cat"), ("", "the cat"))])
+    assert values["predictions"] == {"task": {"": {"predictions": [{"id": "_0", "pred": "the Cat"}]}}}
 
 
 # The command
