@@ -23,6 +23,9 @@ On two cores, in minutes, on any files with a word and its tag on each line:
     lmrep train --config=experiments/taglm.py:size=tiny,features=runs/elmo-tiny --workdir=runs/taglm-tiny \\
         --config.data.train=train.conll --config.data.validation=dev.conll --config.cache_features=true
 
+`task` is conll2003 (the default), conll2000 (chunks, the paper's other task), wnut17, or ud_pos, whose tags of parts of
+speech stay as they are.
+
 size=tiny sets epochs=5, batch_size=32, length=128, vocab_size=4096, learning_rate=0.001 and, for the LSTM layers,
 width=64.
 
@@ -38,18 +41,25 @@ The ablations, each by flags or by another language model:
     tags as they are in the files      --config.objective.scheme=auto --config.objective.repair=false
 """
 
+from lmrep.config import loading
 from lmrep.experiment.fine_tuning import compose_known
+
+SPANS = ("conll2003", "conll2000", "wnut17")
 
 
 def get_config(argument=""):
-    """The config; `argument` makes the choices of `lmrep.experiment.fine_tuning.compose_task`."""
+    """The config; `argument` makes the choices of `lmrep.experiment.fine_tuning.compose_task`, and `task`."""
+    tasks = [part for part in argument.split(",") if part.startswith("task=")]
+    task = loading.parse_argument(",".join(tasks), task=(SPANS[0], (*SPANS, "ud_pos"))).task
+    argument = ",".join(part for part in argument.split(",") if part not in tasks)
     tiny = "size=tiny" in argument.split(",")
     if tiny and "model=" not in argument:
         argument += ",model=none"
-    config = compose_known(argument, "conll2003", network="bilstm_crf", model="none")
+    config = compose_known(argument, task, network="bilstm_crf", model="none")
     config.objective.bilstm.update({"width": 64 if tiny else 300, "layers": 2, "dropout": 0.25})
     config.objective.characters.filters = 30
-    config.objective.update({"scheme": "BIOES", "repair": True})
+    if task in SPANS:
+        config.objective.update({"scheme": "BIOES", "repair": True})
     if config.objective.features.layers:
         config.objective.features.update({"layers": "last", "placement": "between", "dropout": 0.25})
     if config.model.name == "none":  # Adam for what is trained above frozen vectors

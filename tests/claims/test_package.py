@@ -46,8 +46,6 @@ def labelled_files(folder):
         "ud-english-ewt/en_ewt-ud-{train,dev}.conllu": ("".join(
             f"{number}\t{word}\t_\t{'NOUN' if number % 2 else 'VERB'}\t_\t_\t_\t_\t_\t_\n"
             for number, word in enumerate(SENTENCE, 1)) + "\n") * 8,
-        "wnut17/{wnut17train.conll,emerging.dev.conll}": ("".join(
-            f"{word}\t{'B-person' if word == 'cat' else 'O'}\n" for word in SENTENCE) + "\n") * 8,
         "trec/{train_5500.label,TREC_10.label}": "NUM:dist How far is it ?\nLOC:city Where is the cat ?\n" * 8,
         "multi30k/{train.en,train.de,val.en,val.de}": "A quick brown fox jumps over the lazy dog .\nFive boxing "
                                                        "wizards jump very quickly to vex bold jackals .\n" * 8,
