@@ -16,7 +16,7 @@ import numpy as np
 from lmrep import models
 from lmrep.core.errors import RunFault
 from lmrep.core.params import unflatten
-from lmrep.interop.heads import HEADS, TASK_HEADS
+from lmrep.interop.heads import HEADS
 from lmrep.interop.huggingface.read import Published, assign
 from lmrep.interop.huggingface.write import tensors
 from lmrep.layers.attention import AttentionMask
@@ -25,9 +25,9 @@ from lmrep.models.base import Inputs
 BATCH_SIZE, LENGTH = 2, 64
 TOLERANCE = 1e-3  # relative; a larger difference is not rounding
 
-Outputs = dict[str, np.ndarray]  # "hidden" [b, t, d] and the logits by the names of HEADS and TASK_HEADS
-TITLES = {"hidden": "hidden states"} | {name: head.title for name, head in (HEADS | TASK_HEADS).items()}
-PER_SEQUENCE = {"pair", *(name for name, head in TASK_HEADS.items() if head.pooled)}  # outputs without an axis t
+Outputs = dict[str, np.ndarray]  # "hidden" [b, t, d] and the logits by the names of HEADS
+TITLES = {"hidden": "hidden states"} | {name: head.title for name, head in HEADS.items()}
+PER_SEQUENCE = {name for name, head in HEADS.items() if head.pooled}  # outputs without an axis t
 
 
 class RandomBatch(NamedTuple):
@@ -129,7 +129,7 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
                   "attention_mask": torch.from_numpy(batch.attention_mask)}
         if "token_type_ids" in models.build(checkpoint.config).inputs:
             inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
-        grouped = bool(checkpoint.task) and TASK_HEADS[checkpoint.task.name].grouped
+        grouped = bool(checkpoint.task) and HEADS[checkpoint.task.name].grouped
         decodes = checkpoint.heads and any(path.startswith("encoder/decoder/") for path in checkpoint.params)
         if "source" in models.build(checkpoint.config).inputs and checkpoint.heads:
             inputs["decoder_input_ids"] = torch.from_numpy(batch.target)

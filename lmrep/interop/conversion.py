@@ -32,7 +32,7 @@ from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import certificate, sentence_transformers, tensor_files
 from lmrep.interop.certificate import Certificate
-from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, head_of
+from lmrep.interop.heads import HEADS, PublishedTask, head_of
 from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.head_classes import label_remarks, read_task
 from lmrep.interop.huggingface.read import Published, read
@@ -224,7 +224,7 @@ def _published_task(stage: StagePlan, params: Mapping[str, np.ndarray]) -> Publi
     name = head_of(task, stage.objective)
     if name is None:
         return None
-    if stage.format.long == "windows" and not TASK_HEADS[name].windows:
+    if stage.format.long == "windows" and not HEADS[name].windows:
         raise UserError(f"this run of {task} averages over windows of long texts (format.long is windows), and "
                         "published classes read a text at once; fine-tune with --config.format.long=truncate")
     if not networks.is_head_alone(stage.objective):
@@ -232,7 +232,7 @@ def _published_task(stage: StagePlan, params: Mapping[str, np.ndarray]) -> Publi
                         "published class does; train one with --config.objective.network=linear and "
                         "--config.objective.pooling=position")
     fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
-              if key in (*HEAD_FIELDS, *TASK_HEADS[name].specific_params)}
+              if key in (*HEAD_FIELDS, *HEADS[name].specific_params)}
     head = f"objective/{task}"
     form = {"dense": f"{head}/dense/kernel" in params,
             "bias": f"{head}/out/bias" in params or f"{head}/out/kernel" not in params}
@@ -275,7 +275,7 @@ def _published_record(directory: Path) -> PublishedRecord:
 
 def _language_model(heads: Iterable[str]) -> str:
     """Returns the objective of the language model among a checkpoint's heads; "" without one."""
-    return next((HEADS[head].objective for head in heads if head in HEADS and HEADS[head].objective), "")
+    return next((HEADS[head].objective for head in heads if HEADS[head].objective), "")
 
 
 def equivalent_experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
@@ -304,7 +304,7 @@ def equivalent_experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer
         config.format.pairs = pretraining.pairs
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
-    config.samples = next((HEADS[head].samples for head in heads if head in HEADS and HEADS[head].samples), ())
+    config.samples = next((HEADS[head].samples for head in heads if HEADS[head].samples), ())
     return experiments.parse(config)
 
 

@@ -16,16 +16,27 @@ from lmrep.tasks import heads as tasks
 
 
 class Head(NamedTuple):
-    """An output of published checkpoints besides hidden states."""
+    """An output of published checkpoints besides hidden states: of pretraining, or of a task."""
 
     title: str  # of its logits, for people
-    # (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens [b, t, v], of each
-    # position [b, t], or of pairs [b, 2]
-    logits: Callable[[Tree, Array, Model], Array]
-    specs: Callable[[Model], Tree]  # (model) -> specs of its parameters, which are at "objective/NAME"
     prefix: str  # begins the paths that only a checkpoint with this head has. (GPT's head has no parameters.)
+    # (model) -> specs of its parameters, which are at "objective/NAME"; None for a task: `PublishedTask.specs`
+    specs: Callable[[Model], Tree] | None = None
+    # (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens [b, t, v], of each
+    # position [b, t], or of pairs [b, 2]; None for a task: `PublishedTask.logits`
+    logits: Callable[[Tree, Array, Model], Array] | None = None
+    pooled: bool = False  # whether its logits are of each sequence, [b, ...], or of all tokens, [b, t, ...]
     samples: tuple[str, ...] = ()  # texts for `lmrep predict`
     objective: str = ""  # the objective that trains it, if it is the head of a language model
+    task: str = ""  # the task in `TASKS` that it is the head of. The fields below are of such heads alone.
+    outputs: int = 0  # the number of outputs; 0 for one per label
+    problem_type: str = ""  # in config.json; "" for none
+    grouped: bool = False  # whether the sequences of an example are its choices
+    windows: bool = False  # whether published code also reads long texts in windows
+    # fields of the task's config without a key in config.json, which has them in `task_specific_params` if they differ
+    # from those of the class
+    specific_params: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = {}  # the fields of the task's config that choose this head
 
 
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
@@ -41,89 +52,62 @@ def _next_token_logits(tree: Tree, hidden: Array, model: Model) -> Array:
 
 HEADS = {
     "masked": Head(
-        "masked-LM logits", _mlm_logits, mlm_head.specs, "objective/masked/", ("Paris is the [MASK] of France.",),
-        objective="masked"),
+        "masked-LM logits", "objective/masked/", mlm_head.specs, _mlm_logits,
+        samples=("Paris is the [MASK] of France.",), objective="masked"),
     "pair": Head(
-        "sentence-pair logits",
-        lambda tree, hidden, model: sentence_pair.logits(tree["objective"]["pair"], hidden[:, 0]),
-        sentence_pair.specs, "objective/pair/classifier/"),
+        "sentence-pair logits", "objective/pair/classifier/", sentence_pair.specs,
+        lambda tree, hidden, model: sentence_pair.logits(tree["objective"]["pair"], hidden[:, 0]), pooled=True),
     "discriminator": Head(
-        "replaced-token logits",
+        "replaced-token logits", "objective/discriminator/",
+        lambda model: {"transform": linear.specs(model.width, model.width, (None, None)),
+                       "out": linear.specs(model.width, 1, (None, None))},
         lambda tree, hidden, model: replaced_token.replaced_logits(
             tree["objective"]["discriminator"], hidden, model.head_style.activation),
-        lambda model: {"transform": linear.specs(model.width, model.width, (None, None)),
-                       "out": linear.specs(model.width, 1, (None, None))}, "objective/discriminator/",
-        ("Paris is the capital of France.", "Paris is the Friday of France.")),
-    "causal": Head(
-        "next-token logits",
-        _next_token_logits, mlm_head.specs, "objective/causal/", objective="causal"),
+        samples=("Paris is the capital of France.", "Paris is the Friday of France.")),
+    "causal": Head("next-token logits", "objective/causal/", mlm_head.specs, _next_token_logits, objective="causal"),
     "permutation": Head(
-        "token logits",
+        "token logits", "objective/permutation/",
+        lambda model: output_specs(model) | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)},
         lambda tree, hidden, model: lm_head.logits(
             tree["objective"]["permutation"], output_table(model, tree, tree["objective"]["permutation"]), hidden),
-        lambda model: output_specs(model) | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)},
-        "objective/permutation/", objective="permutation"),
+        objective="permutation"),
     "span_corruption": Head(
-        "target logits",
+        "target logits", "objective/span_corruption/", output_specs,
         lambda tree, hidden, model: span_corruption.next_token_logits(tree, hidden, model=model),
-        output_specs, "objective/span_corruption/", objective="span_corruption"),
+        objective="span_corruption"),
+    "classification": Head(
+        "class logits", "objective/classification/", pooled=True, task="classification",
+        problem_type="single_label_classification", specific_params=("end_of_text",)),
+    "regression": Head("predicted values", "objective/regression/", pooled=True, task="regression", outputs=1,
+                       problem_type="regression", specific_params=("end_of_text",)),
+    "multilabel": Head(
+        "label logits", "objective/multilabel/", pooled=True, task="multilabel",
+        problem_type="multi_label_classification", specific_params=("end_of_text", "threshold")),
+    "tagging": Head("tag logits", "objective/tagging/", task="tagging", windows=True),
+    "span_extraction": Head(
+        "start and end logits", "objective/span_extraction/out/", task="span_extraction", outputs=2, windows=True,
+        specific_params=("unanswerable", "threshold"), fields={"end": "independent"}),
+    "conditioned_ends": Head(
+        "start, end and no-answer logits", "objective/span_extraction/end/", task="span_extraction", outputs=3,
+        windows=True, specific_params=("unanswerable", "threshold"), fields={"end": "conditioned"}),
+    "multiple_choice": Head("choice logits", "objective/multiple_choice/", pooled=True, task="multiple_choice",
+                            outputs=1, grouped=True),
 }
 
 # the fields of a task's head that decide what it computes
 FORM = ("context", "dense", "hidden", "activation", "bias", "norm")
 
 
-class TaskHead(NamedTuple):
-    """The head of a task of `lmrep.tasks.TASKS` in published checkpoints. Its parameters are at "objective/TASK"."""
-
-    title: str  # of its logits, for people
-    pooled: bool  # whether it reads one vector of each sequence, [b, outputs], or all tokens' vectors, [b, t, outputs]
-    outputs: int = 0  # the number of outputs; 0 for one per label
-    problem_type: str = ""  # in config.json; "" for none
-    grouped: bool = False  # whether the sequences of an example are its choices
-    windows: bool = False  # whether published code also reads long texts in windows
-    # fields of the task's config without a key in config.json, which has them in `task_specific_params` if they differ
-    # from those of the class
-    specific_params: tuple[str, ...] = ()
-    task: str = ""  # the name in `TASKS`; "" if it is the head's name
-    fields: Mapping[str, Any] = {}  # the fields of the task's config that choose this head
-    part: str = ""  # begins the paths, below the task's, that only this head of the task has
-
-
-# Not rows of `HEADS`: their parameters and logits depend on the config and the labels of a checkpoint too, which
-# `PublishedTask` has.
-TASK_HEADS = {
-    "classification": TaskHead("class logits", True, problem_type="single_label_classification",
-                               specific_params=("end_of_text",)),
-    "regression": TaskHead("predicted values", True, 1, problem_type="regression", specific_params=("end_of_text",)),
-    "multilabel": TaskHead("label logits", True, problem_type="multi_label_classification",
-                           specific_params=("end_of_text", "threshold")),
-    "tagging": TaskHead("tag logits", False, windows=True),
-    "span_extraction": TaskHead("start and end logits", False, 2, windows=True,
-                                specific_params=("unanswerable", "threshold"), fields={"end": "independent"},
-                                part="out/"),
-    "conditioned_ends": TaskHead("start, end and no-answer logits", False, 3, windows=True,
-                                 specific_params=("unanswerable", "threshold"), task="span_extraction",
-                                 fields={"end": "conditioned"}, part="end/"),
-    "multiple_choice": TaskHead("choice logits", True, 1, grouped=True),
-}
-
-
-def task_of(head: str) -> str:
-    """Returns the task in `TASKS` of a head in `TASK_HEADS`."""
-    return TASK_HEADS[head].task or head
-
-
 def head_of(task: str, config: Any) -> str | None:
-    """Returns the head in `TASK_HEADS` of a task with a config; None if no published class has it."""
-    return next((name for name, head in TASK_HEADS.items() if task_of(name) == task and all(
+    """Returns the head in `HEADS` of a task with a config; None if no published class has it."""
+    return next((name for name, head in HEADS.items() if head.task == task and all(
         getattr(config, field) == value for field, value in head.fields.items())), None)
 
 
 class PublishedTask(NamedTuple):
     """The task and the head that a checkpoint was fine-tuned for."""
 
-    name: str  # in `TASK_HEADS`
+    name: str  # in `HEADS`
     # fields of the task's config: those of `lmrep.tasks.heads.Head`, and the labels in the order of the outputs
     fields: Mapping[str, Any]
 
@@ -141,7 +125,7 @@ class PublishedTask(NamedTuple):
     @property
     def task(self) -> str:
         """The name of the task in `TASKS`."""
-        return task_of(self.name)
+        return HEADS[self.name].task
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -152,7 +136,7 @@ class PublishedTask(NamedTuple):
         """Returns the specs of the head's parameters."""
         if self.name == "conditioned_ends":
             return conditioned_ends.specs(model.width, model.head_style.init)
-        return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
+        return tasks.specs(model, HEADS[self.name].outputs or len(self.labels), self.head)
 
     def logits(self, params: Tree, hidden: Array, mask: Array, model: Model) -> Array:
         """Computes float32 logits [b, outputs], or [b, t, outputs] of a head for tokens. Conditioned ends have the
@@ -165,9 +149,9 @@ class PublishedTask(NamedTuple):
         last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
         if self.name == "conditioned_ends":
             return self._conditioned(params["objective"][self.task], hidden, mask, last, model.head_style.eps)
-        if TASK_HEADS[self.name].pooled and self.pooling == "mean":
+        if HEADS[self.name].pooled and self.pooling == "mean":
             hidden = tasks.mean(hidden, mask[:, None] > 0)[:, 0]
-        elif TASK_HEADS[self.name].pooled:
+        elif HEADS[self.name].pooled:
             first = self.head.context == "both" and model.head_style.pooling == "first"
             hidden = hidden[jnp.arange(len(hidden)), mask.argmax(-1) if first else last]
         return tasks.apply(params["objective"][self.task], hidden, self.head, model)

@@ -13,8 +13,7 @@ from lmrep.core.params import flatten
 from lmrep.data import tokenizers
 from lmrep.data.records import Record
 from lmrep.experiment.task_data import tokenize_records
-from lmrep.interop import checkpoint_config, conversion, init_from
-from lmrep.interop.heads import TASK_HEADS
+from lmrep.interop import checkpoint_config, conversion, heads, init_from
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign, read
 from lmrep.objectives.base import Carry, Keys
@@ -56,7 +55,7 @@ def make(family, task):
     labels = NAMES.get(task)
     names = labels and {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     if task == "multilabel":
-        names["problem_type"] = TASK_HEADS[task].problem_type
+        names["problem_type"] = heads.HEADS[task].problem_type
     cls = getattr(transformers, FAMILIES[family].tasks[task].name)
     pad = {"pad_token_id": PAD[family]} if family in PAD else {}
     config = cls.config_class(**CASES[BASES[family]], **pad, **(names or {}))
@@ -117,7 +116,7 @@ def test_run_is_exported_to_the_class_of_the_task(converted, tmp_path):
         assert torch.equal(value, model.state_dict()[name]), name
     theirs, ours = model.config, again.config
     assert (ours.id2label, ours.label2id, ours.pad_token_id) == (theirs.id2label, theirs.label2id, theirs.pad_token_id)
-    assert ours.problem_type == (TASK_HEADS[task].problem_type or None)
+    assert ours.problem_type == (heads.HEADS[task].problem_type or None)
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "span_extraction", "multiple_choice"])
@@ -269,7 +268,7 @@ def test_outputs_and_gradients_equal_the_reference(converted):
     records = [Record(dict(fields), str(i), f"example {i}") for i, fields in enumerate(RECORDS[task])]
     if (checkpoint.family.name, task) == ("t5", "classification"):  # the reference takes one </s> in every text, or two
         records = [Record({**record.fields, "text2": "dog"}, record.id, record.where) for record in records]
-    batch, inputs = examples_of(run, records, checkpoint.family.specials.pads_left and TASK_HEADS[task].pooled)
+    batch, inputs = examples_of(run, records, checkpoint.family.specials.pads_left and heads.HEADS[task].pooled)
     key = jax.random.key(0)
     prepared = run.objective.prepare(Keys(jax.random.split(key, len(batch["tokens"])), key), batch)
 

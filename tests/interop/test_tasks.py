@@ -14,7 +14,7 @@ from lmrep.data.records import Record
 from lmrep.experiment.config import default_config
 from lmrep.experiment.task_data import tokenize_records
 from lmrep.interop import certificate, checkpoint_config, conversion
-from lmrep.interop.heads import TASK_HEADS, PublishedTask
+from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface import head_classes
 from lmrep.interop.huggingface.read import read, specs
 from lmrep.interop.huggingface.write import from_network, write
@@ -86,7 +86,7 @@ def test_files_are_those_of_the_class(tmp_path, changed, name, form, class_name,
     out = checkpoint.params[f"objective/{name}/out/kernel"]
     np.testing.assert_array_equal(tensors[f"{head[-1]}.weight"], out.T)
     assert found["architectures"] == [class_name]
-    assert found.get("problem_type") == (TASK_HEADS[name].problem_type or None)
+    assert found.get("problem_type") == (HEADS[name].problem_type or None)
     if name in (SEQUENCE, TOKENS, "multilabel"):
         assert found["id2label"] == {"0": "no", "1": "yes", "2": "maybe"} and found["num_labels"] == 3
         assert found["label2id"] == {"no": 0, "yes": 1, "maybe": 2}

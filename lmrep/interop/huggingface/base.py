@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lmrep.config.record import choose
 from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
-from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, task_of
+from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface.config_json import Mismatch
 from lmrep.interop.huggingface.head_classes import HeadClass, mismatches
 from lmrep.interop.huggingface.tensors import POOLER, TOKEN, Names, Shapes, Tensor, TensorLocation, rows
@@ -102,15 +102,16 @@ class Family:
 
     @property
     def tasks(self) -> dict[str, HeadClass]:
-        """{name in `TASK_HEADS`: the class for it}."""
+        """{name in `HEADS`: the class for it}."""
         return {task: head_class for head_class in self.heads for task in head_class.tasks}
 
     @property
     def pretrained_heads(self) -> list[str]:
-        """The heads in `HEADS` of all its classes. Raises UserError for one that `HEADS` lacks."""
+        """The heads for pretraining of all its classes. Raises UserError for one that `HEADS` lacks."""
+        known = {name: head for name, head in HEADS.items() if not head.task}
         for head_class in self.heads:
             for head in head_class.heads:
-                choose(HEADS, head, f"{self.described}: a head of {head_class.name}")
+                choose(known, head, f"{self.described}: a head of {head_class.name}")
         return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads))
 
     def class_of(self, heads: tuple[str, ...]) -> HeadClass:
@@ -124,9 +125,7 @@ class Family:
         """Finds the heads of a checkpoint with parameters at these paths. A head without parameters counts as present
         unless `classes`, the architectures in config.json, are only the base model."""
         paths = set(paths)
-        prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
-            name: head.prefix for name, head in HEADS.items()}
-        heads = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
+        heads = tuple(name for name, head in HEADS.items() if any(path.startswith(head.prefix) for path in paths))
         optional = self.optional
         complete = not optional.isdisjoint(paths) if optional else [*classes] != [self.class_of(()).name]
         return heads or (self.tied_heads if complete else ())
@@ -151,7 +150,7 @@ class Family:
             elif tensor.paths[0].startswith(heads):
                 yield names, tensor
         for task in tasks:
-            yield from rows(self.tasks[task].tensors, f"objective/{task_of(task)}/")
+            yield from rows(self.tasks[task].tensors, f"objective/{HEADS[task].task}/")
 
     def paths(self, task: str = "") -> set[str]:
         """Returns our paths that have a name in a pretrained checkpoint, or in a checkpoint for `task`."""
@@ -159,7 +158,7 @@ class Family:
 
     def _rows_for(self, task: str) -> list[tuple[list[str], Tensor]]:
         """Returns the rows of a pretrained checkpoint, or of one for `task`."""
-        starts = ("encoder/", POOLER, f"objective/{task_of(task)}/") if task else ""
+        starts = ("encoder/", POOLER, f"objective/{HEADS[task].task}/") if task else ""
         return [row for row in self.rows("", [task] if task else []) if row[1].paths[0].startswith(starts)]
 
     @property
@@ -210,7 +209,7 @@ class Family:
         """Raises UserError if `tensors`, or the class of a task, lacks a path in `specs` that it needs, or has a name
         or a path twice."""
         table = self._rows_for(task)
-        needed = ["encoder/", *([f"objective/{task_of(task)}/"] if task else (
+        needed = ["encoder/", *([f"objective/{HEADS[task].task}/"] if task else (
             HEADS[head].prefix for head in self.pretrained_heads if head not in self.tied_heads))]
         alone = self.pretraining.fields.get("head") == "table"  # a masked-LM head without a transform
         without = ("objective/masked/transform/", "objective/masked/norm/") if alone else ()

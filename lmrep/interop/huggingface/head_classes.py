@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.interop.heads import FORM, TASK_HEADS, PublishedTask, task_of
+from lmrep.interop.heads import FORM, HEADS, PublishedTask
 from lmrep.interop.huggingface.tensors import Names, linear
 from lmrep.tasks import TASKS
 from lmrep.tasks.heads import Head
@@ -24,7 +24,7 @@ class HeadClass:
     # key of config.json -> the activation that its head's transform has whatever that key says
     always: Mapping[str, str] = field(default_factory=dict)
     prefixed: bool = True  # whether the base model's tensors have the family's prefix
-    tasks: tuple[str, ...] = ()  # names in `TASK_HEADS`; the fields below describe the head of these tasks
+    tasks: tuple[str, ...] = ()  # names in `HEADS`; the fields below describe the head of these tasks
     tensors: Names = field(default_factory=dict)  # name of a tensor or module -> path below the task's
     form: Head = Head()  # the config of its head; dropout rates apply if config.json has none of `dropout_keys`
     # keys of config.json for the head's dropout rate: the first one present is read, and the first one is written
@@ -86,7 +86,7 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
     """Reads the task that a checkpoint was fine-tuned for from its config.json; None if its class is not in `classes`.
 
     Args:
-      classes: name in `TASK_HEADS` -> the class for it.
+      classes: name in `HEADS` -> the class for it.
       path: of config.json, for messages.
 
     Raises:
@@ -113,18 +113,18 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
             break
     if (pooled := config_json.get(task.pooling, "cls")) not in POOLINGS:
         raise UserError(f"{path} has {task.pooling} {str(pooled)[:60]!r}; expected one of {', '.join(POOLINGS)}")
-    values |= TASK_HEADS[names[0]].fields | ({"pooling": POOLINGS[pooled]} if task.pooling else {})
+    values |= HEADS[names[0]].fields | ({"pooling": POOLINGS[pooled]} if task.pooling else {})
     for key, name in task.sizes.items():
         if config_json.get(key) is not None:
             values[name] = _number(config_json, key, path, "a whole number from 1 on")
     params = config_json.get("task_specific_params")
     params = params.get(names[0]) if isinstance(params, dict) else None
     if isinstance(params, dict):
-        values |= {name: params[name] for name in TASK_HEADS[names[0]].specific_params if name in params}
-    if not TASK_HEADS[names[0]].outputs:
+        values |= {name: params[name] for name in HEADS[names[0]].specific_params if name in params}
+    if not HEADS[names[0]].outputs:
         values["labels"] = labels
     # The task's config may lack fields of FORM, which are kept since they decide which parameters the head has.
-    known = {*FORM, *(field.name for field in fields(TASKS[task_of(names[0])].objective.config))}
+    known = {*FORM, *(field.name for field in fields(TASKS[HEADS[names[0]].task].objective.config))}
     return PublishedTask(names[0], {name: value for name, value in values.items() if name in known})
 
 
@@ -132,7 +132,7 @@ def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], label
     """Selects the task of a class by `problem_type`, or else by the number of labels: one label means regression."""
     default = "regression" if labels == 1 else "single_label_classification"
     named = config_json.get("problem_type") or default
-    fitting = [name for name in names if TASK_HEADS[name].problem_type == named]
+    fitting = [name for name in names if HEADS[name].problem_type == named]
     if not fitting or (named != "multi_label_classification" and (named == "regression") != (labels == 1)):
         raise UserError(f"{path} has problem_type {str(named)[:60]!r} and {labels} labels; supported are "
                         "'single_label_classification' with two labels or more, 'multi_label_classification' with any "
@@ -176,7 +176,7 @@ def label_remarks(config_json: Mapping[str, Any], task: PublishedTask | None) ->
 
 def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
     """Returns the keys of a config.json that describe a task's head."""
-    head = TASK_HEADS[task.name]
+    head = HEADS[task.name]
     keys: dict[str, Any] = {}
     if head.problem_type:
         keys["problem_type"] = head.problem_type

@@ -45,7 +45,7 @@ class Published(NamedTuple):
     extra_tensors: Mapping[str, np.ndarray] = {}  # tensors without a counterpart in `params`, by name
     metadata: Mapping[str, str] = {}  # the metadata of the safetensors files
     task: PublishedTask | None = None  # the task that it was fine-tuned for; None for a pretrained one
-    # its outputs besides hidden states: names in `HEADS`, or its name in `TASK_HEADS`
+    # its outputs besides hidden states: names in `HEADS`
     heads: tuple[str, ...] = ()
 
     @property
@@ -76,7 +76,7 @@ def read(directory: Path) -> Published:
                             f"{activation}; our heads use the network's activation. Save the checkpoint without its "
                             f"head: {family.class_of(()).name}")
     heads = family.heads_of(params, config_json.get("architectures") or ())
-    predicts_tokens = any(name in HEADS and HEADS[name].objective for name in heads)
+    predicts_tokens = any(HEADS[name].objective for name in heads)
     if config_json.get("tie_word_embeddings") is False and predicts_tokens and output not in tensors:
         raise UserError(f"{path} has tie_word_embeddings false, but there is no {output}, the output layer. If the "
                         "output layer is the token table, as in every published checkpoint, set the key to true")
@@ -200,7 +200,7 @@ def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec
     and of the task's head, or without a task of all heads for pretraining."""
     model = models.build(config)
     heads = {task.task: task.specs(model)} if task else {
-        name: head.specs(model) for name, head in HEADS.items()}
+        name: head.specs(model) for name, head in HEADS.items() if not head.task}
     return flatten({"encoder": model.specs, "objective": heads})
 
 

@@ -11,7 +11,7 @@ from lmrep import models
 from lmrep.core.errors import UserError
 from lmrep.core.files import write_json
 from lmrep.interop import tensor_files
-from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
+from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family, head_classes
 from lmrep.interop.huggingface.base import numbered
 from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published, specs
@@ -123,7 +123,7 @@ def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tup
     """Chooses (the id of padding for a left-to-right class, remarks). A class that reads one vector takes the last
     token with another id, so no text may end with the id of padding."""
     end, pad = specials.get("sep", specials.get("eos")), specials.get("pad")
-    if not TASK_HEADS[task.name].pooled:
+    if not HEADS[task.name].pooled:
         return end if pad is None else pad, []
     ends = task.head.end_of_text or "sep" in specials
     if pad is None or (ends and pad == end):
