@@ -54,10 +54,10 @@ def resolved(data: Data, data_dir: Path) -> Experiment:
         words for labelled examples.
     """
     experiment, saving = data.experiment, data.experiment.checkpoint
-    if experiment.labelled and saving.words:
+    if saving.words and not data.corpus:
         raise UserError(f"checkpoint.words is {saving.words}, of the text that pretraining reads; give a task "
                         "checkpoint.steps")
-    if experiment.labelled or not (experiment.data.max_epochs or saving.words):
+    if not data.corpus or not (experiment.data.max_epochs or saving.words):
         return experiment
     read, most = progress(data, data_dir), experiment.data.max_epochs
     total = read.epochs(experiment.steps)
