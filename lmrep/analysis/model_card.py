@@ -1,7 +1,7 @@
 """The model card of a run: README.md of a repository on the Hugging Face Hub."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lmrep.analysis.report import prose, tables
@@ -80,7 +80,10 @@ def _evaluations(run: RunData, task_type: str) -> Iterator[Any]:
     """Yields the library's `EvalResult` of each metric."""
     from huggingface_hub import EvalResult
 
-    known, metrics = _measured(run), declared(run)
+    metrics = declared(run)
+    known = [("validation", {name: run.last("validation", name) for name in headlines(run)})] if run.validation else []
+    if run.results is not None and run.results.evaluations:
+        known = [(str(one.get("split") or one.get("files")), one["metrics"]) for one in run.results.evaluations]
     for split, values in known:
         files = _data(run).get(split) or _data(run).get("train", "")
         match = REPOSITORY.match(files)
@@ -91,13 +94,6 @@ def _evaluations(run: RunData, task_type: str) -> Iterator[Any]:
                     run, name):
                 yield EvalResult(task_type=task_type, metric_type=name, metric_name=metrics[name].title,
                                  metric_value=round(value, 6), dataset_split=split, **where)
-
-
-def _measured(run: RunData) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns (split, metrics) of the evaluations of a run."""
-    if run.results is not None and run.results.evaluations:
-        return [(str(known.get("split") or known.get("files")), known["metrics"]) for known in run.results.evaluations]
-    return [("validation", {name: run.last("validation", name) for name in headlines(run)})] if run.validation else []
 
 
 def _results(run: RunData) -> list[str]:

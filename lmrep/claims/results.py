@@ -156,17 +156,12 @@ def notes(results: Results) -> list[str]:
         "differences between runs of one seed.",
         *([f"The {number} intervals hold together at 95 % (Bonferroni): each has {100 * (1 - 0.05 / number):.4g} %."]
           if number > 1 else []),
-        *([f"Not as the claim says: {changes}."] if (changes := _changes(results)) else []),
+        *([f"Not as the claim says: {changes}."] if (changes := ", ".join(filter(None, (
+            word.partition("--config.")[2] for word in shlex.split(results["command"]))))) else []),
         f"Scale {results['scale']}; training and validation took {duration(results['seconds'])} in all"
         + (f"; three seeds take about {results['cost']}." if results["cost"] else "."),
         ", ".join([results["processor"], counted(results["cores"], "core"), results["date"], *(
             f"{package} {version}" for package, version in results["versions"].items())]) + "."]
-
-
-def _changes(results: Results) -> str:
-    """Lists the fields of the config that the command sets."""
-    words = (word.partition("--config.")[2] for word in shlex.split(results["command"]))
-    return ", ".join(filter(None, words))
 
 
 def budget(match: Match) -> str:

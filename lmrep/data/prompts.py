@@ -37,11 +37,6 @@ def unknown_words(text: str, tokenizer: Tokenizer) -> tuple[list[str], int]:
     return [word for word in words.values() if word and word != unk], len(set(encoded.words) - {None})
 
 
-def has_mask(text: str, tokenizer: Tokenizer) -> bool:
-    """Tells whether a text has a mask. [MASK] represents the mask token of any tokenizer."""
-    return "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text
-
-
 def tokenize_masked(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None,
     around: tuple[list[int], list[int]] | None = None,

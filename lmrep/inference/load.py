@@ -77,7 +77,8 @@ def load(
     shapes = jax.eval_shape(lambda: objective.carry(1)).shared
     if jax.tree.leaves(shapes):
         with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
-            params = with_shared(params, averaging.shared_carry(checkpoints, step, shapes))
+            if checkpoints.holds(step, averaging.SHARED):
+                params = with_shared(params, checkpoints.restore(step, shapes, averaging.SHARED)[0])
     params = jax.device_put(params, jax.local_devices()[0])
     run = Run(directory, step, experiment, tokenizer, model, objective, params, parts)
     others = tuple(load(as_path(other)) for other in ensemble.split(",")) if ensemble else ()

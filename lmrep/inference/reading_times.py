@@ -141,13 +141,9 @@ def explained(measure: np.ndarray, predictors: np.ndarray, surprisal: np.ndarray
     y, *columns, x = (values - values.mean() for values in (measure, *predictors, surprisal))
     columns = [values / (values.std() or 1) for values in columns]  # neither changes R², with products and without
     design = np.stack([np.ones_like(y), *columns, *(a * b for a, b in itertools.combinations(columns, 2))], 1)
-    baseline, full = (_residual(y, matrix) for matrix in (design, np.column_stack([design, x / (x.std() or 1)])))
+    baseline, full = (float(np.square(y - matrix @ np.linalg.lstsq(matrix, y, rcond=None)[0]).sum())
+                      for matrix in (design, np.column_stack([design, x / (x.std() or 1)])))
     return float(max(0.0, 1 - full / baseline)) if baseline > 1e-12 * (y @ y) else 0.0
-
-
-def _residual(y: np.ndarray, design: np.ndarray) -> float:
-    """Returns the sum of squared residuals of a regression."""
-    return float(np.square(y - design @ np.linalg.lstsq(design, y, rcond=None)[0]).sum())
 
 
 def surprisals(run: Run, texts: Sequence[tuple[str, str]], where: str, pll: str = "") -> np.ndarray:

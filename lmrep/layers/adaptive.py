@@ -200,10 +200,6 @@ def _tail(
     return _tail_blocks(table, x, targets, weights, bias, fraction, gradient=False)[0]
 
 
-def _tail_forward(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float):
-    return _tail_blocks(table, x, targets, weights, bias, fraction, gradient=True)
-
-
 def _tail_blocks(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float, gradient: bool
 ) -> tuple[tuple[Array, Array, Array], tuple]:
@@ -255,10 +251,4 @@ def _tail_blocks(
     return result, (dtable.astype(table.dtype), dx.reshape(x.shape), dbias, result[1])
 
 
-def _tail_backward(fraction: float, residuals: tuple, cotangents: tuple[Array, Array, Array]):
-    dtable, dx, dbias, nll = residuals
-    g = cotangents[0]
-    return g * dtable, (g * dx).astype(dx.dtype), None, g * nll, None if dbias is None else g * dbias
-
-
-_tail.defvjp(_tail_forward, _tail_backward)
+_tail.defvjp(partial(_tail_blocks, gradient=True), lm_head.scaled_gradients)

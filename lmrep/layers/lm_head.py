@@ -222,13 +222,14 @@ def _chunked_forward(
     return (total, nll, correct), (dtable.astype(table.dtype), dx.astype(x.dtype), dbias, losses)
 
 
-def _chunked_backward(z_loss: float, residuals: tuple, cotangents: tuple[Array, Array, Array]):
+def scaled_gradients(_: float, residuals: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
+    """Scales gradients that the forward pass has computed for a cotangent of 1."""
     dtable, dx, dbias, losses = residuals
     g = cotangents[0]
     return g * dtable, (g * dx).astype(dx.dtype), None, g * losses, None if dbias is None else g * dbias
 
 
-_chunked.defvjp(_chunked_forward, _chunked_backward)
+_chunked.defvjp(_chunked_forward, scaled_gradients)
 
 
 def _forward(

@@ -45,9 +45,9 @@ def loss_metric(title: str, perplexity: bool = False, baseline: str = "", option
     return Metric(title, "nats", False, ".4g", baseline=baseline, perplexity=perplexity, optional=optional)
 
 
-def fraction_metric(title: str, optional: bool = False) -> Metric:
+def fraction_metric(title: str) -> Metric:
     """Returns a metric for a fraction that is neither good nor bad by itself."""
-    return Metric(title, "fraction", False, ".2%", optional=optional)
+    return Metric(title, "fraction", False, ".2%")
 
 
 def optional(metrics: Mapping[str, Metric]) -> dict[str, Metric]:

@@ -132,7 +132,7 @@ class GenerateText(Capability):
     def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
         """Raises UserError for a text with a mask."""
         for text, name in zip(texts, names or [None] * len(texts), strict=True):
-            if prompts.has_mask(text, tokenizer):
+            if "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text:
                 raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r} has a mask, and a model trained to "
                                 "predict the next token continues texts from their end; give a text up to where it "
                                 "should continue")

@@ -145,12 +145,9 @@ def mask_example(
     """Masks one example as `masking.mask_example`, and draws seeds uint32[m], equal where positions are."""
     key, seed_key = jax.random.split(key)
     rule = masking.mask_example if not c.with_replacement else _mask_with_replacement
-    inputs, predicted, targets, target_mask = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
+    inputs, predicted, targets, target_mask = rule(key, tokens, segment_ids, vocabulary=vocabulary, c=masking.Config(
+        rate=c.rate, mask=c.mask, keep=c.keep, random=c.random))
     return inputs, predicted, targets, target_mask, jax.random.bits(seed_key, tokens.shape)[predicted]
-
-
-def _rule(c: Config) -> masking.Config:
-    return masking.Config(rate=c.rate, mask=c.mask, keep=c.keep, random=c.random)
 
 
 def _mask_with_replacement(

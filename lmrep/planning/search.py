@@ -18,6 +18,7 @@ from lmrep.planning.plan import StepPlan, plan
 
 MAX_TENSOR = 8  # chips along the tensor axis, whose communication is on the path of every layer
 MICROBATCHES = (1, 2, 4, 8)
+MAX_CHANGES = 6  # that `first_that_fits` compiles
 
 
 class Choice(NamedTuple):
@@ -80,8 +81,7 @@ def search(
 
 
 def first_that_fits(
-    config: Any, plans: Sequence[StepPlan], hardware: Hardware, limit: int = 6,
-    progress: Callable[[Choice], None] = lambda _: None,
+    config: Any, plans: Sequence[StepPlan], hardware: Hardware, progress: Callable[[Choice], None] = lambda _: None,
 ) -> Choice | None:
     """Returns the smallest change that makes a run fit: recomputation, accumulation or sharding; None if none does.
 
@@ -89,7 +89,6 @@ def first_that_fits(
       config: the config of the experiment.
       plans: plans of its stages, of which at least one does not fit.
       hardware: the devices to plan for.
-      limit: the largest number of changes to compile.
       progress: called after each change.
     """
     chips, worst = len(hardware.devices), max(plans, key=lambda plan: plan.memory.needed)
@@ -101,7 +100,7 @@ def first_that_fits(
     changes = [fsdp, *({**fsdp, **change} for change in accumulated)] if state > worst.memory.available / 2 else [
         *accumulated, fsdp, *({**fsdp, **change} for change in accumulated)]
     possible = filter(None, (_choice(config, fields, hardware) for fields in changes if fields))
-    for choice in itertools.islice(possible, limit):
+    for choice in itertools.islice(possible, MAX_CHANGES):
         progress(choice)
         if choice.fits:
             return choice

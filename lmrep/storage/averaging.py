@@ -26,12 +26,6 @@ def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
     return params
 
 
-def shared_carry(checkpoints: Checkpoints, step: int, shapes: Tree) -> Tree:
-    """Returns `carry.shared` of checkpoint `step`, such as running statistics, in the structure of `shapes`; None if
-    the checkpoint has no such entry."""
-    return checkpoints.restore(step, shapes, SHARED)[0] if checkpoints.holds(step, SHARED) else None
-
-
 def mean(checkpoints: Checkpoints, steps: Sequence[int], averaged: bool) -> Tree:
     """Returns the mean of each parameter over several checkpoints (Vaswani et al., 2017, section 6.1: the last 5 or
     20). Sums are in float64, with one checkpoint in memory at a time. Raises as `Checkpoints.read`."""

@@ -43,7 +43,9 @@ def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False)
                 print(f"{where}: {describe(directory, plan, trained)}{time_left}", flush=True)
     except (KeyboardInterrupt, SystemExit) as stop:
         code = process.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else process.TERMINATED
-        raise _stopped(directory, plan, runs, code) from None
+        finished = sum(result(directory, plan, run).state == FINISHED for run in runs)
+        raise Stopped(f"stopped after {finished} of {len(runs)} runs; continue with the same command, or with: "
+                      f"{command(directory, plan)}", code) from None
 
 
 def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -> Result | None:
@@ -71,10 +73,3 @@ def describe(directory: Path, plan: Plan, trained: Result) -> str:
                 f"{shorten(ending.message, 160)} (see {log_file(directory, trained.run)})")
     figure = "" if trained.value is None else f"{plan.metric} {trained.value:{metric.format}}, "
     return figure + (f"failed: {trained.reason}, " if trained.reason else "") + duration(ending.seconds)
-
-
-def _stopped(directory: Path, plan: Plan, runs: Sequence[Run], code: int) -> Stopped:
-    """Makes the exception that ends a stopped sweep."""
-    finished = sum(result(directory, plan, run).state == FINISHED for run in runs)
-    return Stopped(f"stopped after {finished} of {len(runs)} runs; continue with the same command, or with: "
-                   f"{command(directory, plan)}", code)

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import optax
 
 from lmrep.config.record import setting
-from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.metrics import loss_metric
 from lmrep.models.base import Model, with_vectors
@@ -74,12 +73,6 @@ def losses(
         kl = divergence(jax.lax.stop_gradient(y), changed(c.epsilon * worst, key))
         total, metrics = total + c.virtual * (kl * used).sum(), metrics | sums(used > 0, virtual_adversarial_loss=kl)
     return total, metrics
-
-
-def check_unpacked(batch: Batch) -> None:
-    """Raises UserError if the rows of a batch have several texts, whose changes would share one norm."""
-    if batch["label"].shape[1] > 1:
-        raise UserError(f"{FIELD} changes the vectors of one text, and config.format.packed is True; set it to False")
 
 
 def vectors_shape(model: Model, logits: Callable[[Model, Array | None], Array]) -> tuple[int, ...]:

@@ -212,7 +212,9 @@ def build(
         inner = built.prepare
 
         def prepare_unpacked(keys: Keys, batch: Batch) -> Batch:
-            adversarial.check_unpacked(batch)
+            if batch["label"].shape[1] > 1:  # the changes of several texts would share one norm
+                raise UserError(f"{adversarial.FIELD} changes the vectors of one text, and config.format.packed is "
+                                "True; set it to False")
             return inner(keys, batch)
 
         built = built._replace(prepare=prepare_unpacked)

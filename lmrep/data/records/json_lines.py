@@ -108,9 +108,5 @@ def _get(value: Any, key: str, type_: type, path: str) -> Any:
     return value[key]
 
 
-def detects_squad(beginning: str) -> bool:
-    """Returns whether a file begins with an object and has paragraphs."""
-    return re.match(r'\s*\{\s*"', beginning) is not None and '"paragraphs"' in beginning
-
-
-SQUAD = ReaderDef(read_squad, (".json",), detects_squad)
+SQUAD = ReaderDef(read_squad, (".json",), lambda beginning: bool(
+    re.match(r'\s*\{\s*"', beginning) and '"paragraphs"' in beginning))
