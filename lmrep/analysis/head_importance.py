@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
-from lmrep.data import loader, records
+from lmrep.data import loader
 from lmrep.experiment import build, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
@@ -61,32 +61,28 @@ def gated(
       UserError: the network has no attention heads, or no gates on them; the run lacks the data or a head.
     """
     check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
-    make = _gated_task if run.experiment.labelled else _gated_pretraining
-    return make(run, training, validation, split, normalize, Path(data_dir or default_data_dir()))
+    limits = {"train": training} | ({split: validation} if split else {})
+    if run.experiment.labelled:
+        return _gated_task(run, limits, normalize)
+    return _gated_pretraining(run, limits, normalize, Path(data_dir or default_data_dir()))
 
 
-def _gated_task(
-    run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
-) -> Gated:
-    stage = stage_at(run.experiment, run.step)
-    task = task_data.task_of(run.experiment)
-
-    def examples_of(name: str, count: int) -> tuple[Sequence[records.Record], Any]:
-        if name not in task_data.splits(run.experiment):
-            raise UserError(f"{run.directory} has no {name} data; importance needs the training data, and scores need "
+def _gated_task(run: Run, limits: Mapping[str, int], normalize: bool) -> Gated:
+    stage, task, read = stage_at(run.experiment, run.step), task_data.task_of(run.experiment), {}
+    for split, limit in limits.items():
+        if split not in task_data.splits(run.experiment):
+            raise UserError(f"{run.directory} has no {split} data; importance needs the training data, and scores need "
                             "the data of --split")
-        labelled = task_data.expand_unlabelled(
-            run.experiment, run.model, run.tokenizer, task_data.read_split(run.experiment, name, count), count)
-        for record in labelled:
+        records = task_data.expand_unlabelled(
+            run.experiment, run.model, run.tokenizer, task_data.read_split(run.experiment, split, limit), limit)
+        for record in records:
             task.check(stage.objective, record)
-        return labelled, task_data.tokenize_records(run.experiment, run.model, run.tokenizer, labelled, name)
-
-    trained_on, train = examples_of("train", training)
-    scored, held_out = examples_of(split, validation) if split else ((), None)
+        read[split] = records, task_data.tokenize_records(run.experiment, run.model, run.tokenizer, records, split)
     make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary, frozen=run.frozen)
     objective = gated_objective(make, run.model)
     step = importance_step(make, run.model, run.experiment.evaluation.seed)
-    batches, metric = [*evaluate_task.batches(train)], run.experiment.checkpoint.best or task.best
+    batches, metric = [*evaluate_task.batches(read["train"][1])], run.experiment.checkpoint.best or task.best
+    scored, held_out = read[split]
 
     def score(gates: np.ndarray) -> float:
         gated_run = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
@@ -94,14 +90,13 @@ def _gated_task(
 
     return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
                  experiments.best_direction(run.experiment) == "max",
-                 {"train": len(trained_on)} | ({split: len(scored)} if split else {}))
+                 {split: len(records) for split, (records, _) in read.items()})
 
 
-def _gated_pretraining(
-    run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
-) -> Gated:
+def _gated_pretraining(run: Run, limits: Mapping[str, int], normalize: bool, data_dir: Path) -> Gated:
     stage, seed = stage_at(run.experiment, run.step), run.experiment.evaluation.seed
-    prepared = own_corpus(run, split or "train", data_dir)
+    *_, split = limits
+    prepared = own_corpus(run, split, data_dir)
     # The vocabulary has counts here, which objectives may draw by.
     make = partial(build.objective, stage, vocabulary=prepared.tokenizer.vocabulary, frozen=run.frozen)
     plain = make(run.model)
@@ -110,10 +105,9 @@ def _gated_pretraining(
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(gated_objective(make, run.model), mesh, stage.batch_size, seed, stage.microbatches)
     placed = jax.device_put(params, shardings(specs_of(plain), mesh))
-    plans = {name: build.plan(stage, prepared.stores[name], seed, data_dir, once=True)
-             for name in ("train", split) if name}
-    counts = {name: min(limit or plan.evaluation_examples, plan.evaluation_examples)
-              for (name, plan), limit in zip(plans.items(), (training, validation), strict=False)}
+    plans = {name: build.plan(stage, prepared.stores[name], seed, data_dir, once=True) for name in limits}
+    counts = {name: min(limits[name] or plan.evaluation_examples, plan.evaluation_examples)
+              for name, plan in plans.items()}
 
     def batches(name: str) -> Iterable[dict]:
         return loader.evaluation_batches(plans[name], batch_size=stage.batch_size, indices=evaluator.indices,

@@ -159,12 +159,10 @@ def _load_source(
 ) -> tuple[Experiment, init_from.SourceCheckpoint]:
     """Loads the checkpoint `source`, a run at `step`. Returns the experiment with its network and tokenizer, and the
     checkpoint."""
-    if config.objective.name not in TASKS:
-        raise UserError("probing needs the config of a task, which names labelled examples: "
-                        "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
     if config.objective.name not in ("tagging", "classification", "regression", "word_in_context"):
-        raise UserError(f"the task is {config.objective.name}; give a config file of tagging or classification, for "
-                        "classifiers, or of regression or word_in_context, for similarities of sentences or words")
+        raise UserError(f"the objective is {config.objective.name}; give the config file of a task: of tagging or "
+                        "classification, for classifiers, or of regression or word_in_context, for similarities of "
+                        "sentences or words, as --config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
     config = resolve.with_checkpoint(config, checkpoint_config.facts(source, config.objective.name), new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
