@@ -35,10 +35,15 @@ LINE = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see.", "UID":
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A run of each objective by its name, those that are not shared with random parameters; and `gpt2`."""
-    home = tmp_path_factory.mktemp("pairs")
-    for objective in ("masked", "causal"):
-        runs.copy(objective, home / objective)
-    for objective in ("masked_next_token", "replaced_token", "span_boundary"):
+    home = workdirs(tmp_path_factory.mktemp("pairs"), "masked_next_token", "replaced_token", "span_boundary")
+    runs.copy("causal", home / "causal")
+    return home
+
+
+def workdirs(home, *objectives):
+    """Copies the shared `masked` run, and writes runs of other objectives with random parameters, and `gpt2`."""
+    runs.copy("masked", home / "masked")
+    for objective in objectives:
         workdir = given.workdir(home / f"{objective}-files", objective, layers=1,
                                 params=lambda specs, tokenizer: random_params(specs, stddev=0.1))
         workdir.rename(home / objective)

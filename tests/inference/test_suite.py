@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -11,12 +10,9 @@ from scipy.stats import spearmanr
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.inference import pairs, reading_times, suite
-from lmrep.interop import conversion
-from tests import given, runs, small
+from tests import small
 from tests.docs import world
-from tests.inference.test_pairs import replaced
-from tests.interop.test_published import GOLDEN
-from tests.reference import random_params
+from tests.inference.test_pairs import replaced, workdirs
 
 CONTEXT, PARTS = "The old cat sees the", ("dog.", "bluebirds", "mousetrap!")
 
@@ -24,15 +20,7 @@ CONTEXT, PARTS = "The old cat sees the", ("dog.", "bluebirds", "mousetrap!")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A run of each objective by its name, `gpt2`, and a suite, `babylm`."""
-    home = tmp_path_factory.mktemp("suite")
-    runs.copy("masked", home / "masked")
-    for objective in ("causal", "masked_next_token", "replaced_token"):
-        workdir = given.workdir(home / f"{objective}-files", objective, layers=1,
-                                params=lambda specs, tokenizer: random_params(specs, stddev=0.1))
-        workdir.rename(home / objective)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)  # it takes seconds to import
-        conversion.to_workdir(GOLDEN / "gpt2", home / "gpt2")
+    home = workdirs(tmp_path_factory.mktemp("suite"), "causal", "masked_next_token", "replaced_token")
     world.suite(home / "babylm")
     return home
 

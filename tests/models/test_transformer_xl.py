@@ -28,7 +28,6 @@ TOKENS = RNG.integers(0, V, (B, T)).astype(np.int32)
 TYPES = RNG.integers(0, 3, (B, T)).astype(np.int32)
 SEGMENTS = np.array([[1] * T, [1] * 4 + [0] * 3, [1, 1, 2, 2, 2, 3, 0]], np.int32)
 AT = np.array([[1, 6], [3, 0], [2, 2]], np.int32)
-NOT_PADDING = np.array([[1, 1], [1, 1], [1, 1]], bool)
 
 
 @functools.cache

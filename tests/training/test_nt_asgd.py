@@ -10,14 +10,12 @@ import pytest
 from lmrep import optimizers
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
-from lmrep.core.sharding import make_mesh
 from lmrep.optimizers import ScheduleConfig, nt_asgd, plateau, sgd
 from lmrep.storage import averaging
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import state as states
 from tests.optimizers.updates import STACKED, train, values
 from tests.training.test_loop import CLOZE, STEPS, run, stage
-from tests.training.test_plateau import losses
+from tests.training.test_plateau import losses, resumed
 
 CONFIG = nt_asgd.Config("nt_asgd", learning_rate=0.5, weight_decay=0.01, clip=0.0, nonmonotone=2,
                         schedule=ScheduleConfig("constant"))
@@ -115,22 +113,8 @@ def test_another_average_is_kept_instead_and_another_rule_is_refused():
                          ids=["triggered", "not_triggered"])
 def test_a_resumed_run_is_the_same_to_the_bit(found, tmp_path, monkeypatch):
     """Whether the trigger is before the checkpoint or after it. Checkpoints give the averages."""
-    found = [*found, *[9.0] * STEPS]
-
-    def last():
-        one = staged()
-        target = states.abstract(one.objective, one.optimizer, one.batch_size, make_mesh(1, 1, 1))
-        return Checkpoints(tmp_path).restore(STEPS, states.saved(target))[0]
-
-    losses(monkeypatch, [*found])
-    straight = run(tmp_path, staged(), save=4, validate=1, log_every=1)
-    expected = last()
+    expected = resumed(monkeypatch, tmp_path, staged, [*found, *[9.0] * STEPS])
     assert int(expected.opt_state.rule.averages) == 1 and int(expected.opt_state.count) > 2
-    Checkpoints(tmp_path).drop_after(4)
-    losses(monkeypatch, found[5:])
-    again = run(tmp_path, staged(), save=4, validate=1, log_every=1, resumed=4)
-    assert again.lines == [line for line in straight.lines if line[0] > 4]
-    jax.tree.map(np.testing.assert_array_equal, last(), expected)
     saved = flatten(averaging.parameters(Checkpoints(tmp_path), STEPS, averaged=True))
     for path, value in flatten(expected.opt_state.average).items():
         np.testing.assert_array_equal(saved[path], value)

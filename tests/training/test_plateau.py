@@ -51,6 +51,24 @@ def losses(monkeypatch, values):
     monkeypatch.setattr(loop, "Evaluator", Fixed)
 
 
+def resumed(monkeypatch, directory, staged, values):
+    """The last state of a run with these losses of validation, which equals that of the run resumed from step 4."""
+    def last():
+        one = staged()
+        target = states.abstract(one.objective, one.optimizer, one.batch_size, make_mesh(1, 1, 1))
+        return Checkpoints(directory).restore(STEPS, states.saved(target))[0]
+
+    losses(monkeypatch, [*values])
+    straight = run(directory, staged(), save=4, validate=1, log_every=1)
+    expected = last()
+    Checkpoints(directory).drop_after(4)
+    losses(monkeypatch, values[5:])
+    again = run(directory, staged(), save=4, validate=1, log_every=1, resumed=4)
+    assert again.lines == [line for line in straight.lines if line[0] > 4]
+    jax.tree.map(np.testing.assert_array_equal, last(), expected)
+    return expected
+
+
 def test_the_rate_falls_after_each_loss_that_is_not_the_lowest_so_far():
     state, scales = optimizers.build(settings(), {}, 10).init({}), []
     for loss in (3.0, 2.0, 2.0, 1.0, 1.5, 1.2, 0.9):
@@ -109,20 +127,5 @@ def test_the_last_metrics_are_logged_where_a_run_ends_early(tmp_path, monkeypatc
 
 def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, monkeypatch):
     """The rate has fallen before the checkpoint, and falls again after it."""
-    values = [9.0, 8.0, 8.5, 7.0, 7.5, 6.0, 7.2, 7.1, 5.0, 5.5, 4.0]
-
-    def last():
-        one = staged()
-        target = states.abstract(one.objective, one.optimizer, one.batch_size, make_mesh(1, 1, 1))
-        return Checkpoints(tmp_path).restore(STEPS, states.saved(target))[0]
-
-    losses(monkeypatch, [*values])
-    straight = run(tmp_path, staged(), save=4, validate=1, log_every=1)
-    expected = last()
-    assert plateau.scale(expected.opt_state) == 0.5 ** 5
-    Checkpoints(tmp_path).drop_after(4)
-    losses(monkeypatch, values[5:])
-    again = run(tmp_path, staged(), save=4, validate=1, log_every=1, resumed=4)
-    assert again.lines == [line for line in straight.lines if line[0] > 4]
-    for x, y in zip(jax.tree.leaves(last()), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
+    last = resumed(monkeypatch, tmp_path, staged, [9.0, 8.0, 8.5, 7.0, 7.5, 6.0, 7.2, 7.1, 5.0, 5.5, 4.0])
+    assert plateau.scale(last.opt_state) == 0.5 ** 5
