@@ -22,9 +22,8 @@ from lmrep.claims import claim as claims
 from lmrep.claims import match as matching
 from lmrep.claims import results
 from lmrep.claims.claim import MINIATURE, ORDERS, Claim
-from lmrep.claims.figure import figure
 from lmrep.claims.match import STEPS, TIME
-from lmrep.claims.page import page
+from lmrep.claims.page import figure, page
 from lmrep.claims.results import Match, Results, RowResult
 from lmrep.claims.statistics import ORDERING, UNRESOLVED, seeds_to_resolve, verdict
 from lmrep.config import json_files

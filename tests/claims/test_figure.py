@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lmrep.claims.figure import figure
-from lmrep.claims.page import page
+from lmrep.claims.page import figure, page
 from tests.claims.sample import RESULTS
 
 SVG = "{http://www.w3.org/2000/svg}"
