@@ -13,17 +13,9 @@ from lmrep.planning import compute
 STEPS, TIME = "steps", "time"  # as the claim says; by measured runs, which `decide` is given
 
 Costs = Callable[[ChainRun], list[float]]  # what a step of each stage of a run takes of the budget
-
-
-def _tokens(run: ChainRun) -> list[float]:
-    return [stage.batch_size * stage.length for stage in resolve_stages(run.experiment)]
-
-
-def _flops(run: ChainRun) -> list[float]:
-    return [stage.figures["exact"].flops for stage in compute.of_experiment(run.experiment)]
-
-
-COSTS: Mapping[str, Costs] = {"tokens": _tokens, "flops": _flops}
+COSTS: Mapping[str, Costs] = {
+    "tokens": lambda run: [stage.batch_size * stage.length for stage in resolve_stages(run.experiment)],
+    "flops": lambda run: [stage.figures["exact"].flops for stage in compute.of_experiment(run.experiment)]}
 
 
 def decide(claim: Claim, chain: Sequence[ChainRun], by: str, costs: Costs) -> Match:

@@ -70,7 +70,7 @@ def conll_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.
     last_gold = last_predicted = _Tag("O", "")
     matching = False  # whether gold and prediction are inside one entity that began together
     for tags in [*zip(gold, predicted, strict=True), ("O", "O")]:
-        now_gold, now_predicted = map(_split, tags)
+        now_gold, now_predicted = (_Tag(*tag.partition("-")[::2]) for tag in tags)
         ends = _ends(last_gold, now_gold), _ends(last_predicted, now_predicted)
         if matching and all(ends) and last_gold.type == last_predicted.type:
             matching = False
@@ -84,11 +84,6 @@ def conll_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.
                 counts[tag.type][column] += 1
         last_gold, last_predicted = now_gold, now_predicted
     return dict(counts)
-
-
-def _split(tag: str) -> _Tag:
-    prefix, _, type_ = tag.partition("-")
-    return _Tag(prefix, type_)
 
 
 def _ends(last: _Tag, now: _Tag) -> bool:

@@ -27,18 +27,14 @@ class Preset(NamedTuple):
     model: str = "transformer"  # name of the network in `MODELS`
 
 
-def _config(layers: int, width: int, vocab: int = 30522) -> Config:
-    """BERT (Devlin et al., 2019): heads of width 64, a feed-forward block of width 4 d."""
-    return Config(vocab=vocab, layers=layers, width=width, heads=width // 64, mlp=4 * width)
-
-
 def _encoder(
     family: str, layers: int, width: int, encoder: int, pretraining: int, vocab: int = 30522,
     tokenizer: str = "wordpiece", lowercase: bool = True, **fields: Any,
 ) -> Preset:
-    """A network with BERT's sizes, and other values of these `fields`."""
-    config = replace(_config(layers, width, vocab), **fields)
-    return Preset(config, encoder, pretraining, family, tokenizer, lowercase)
+    """A network with BERT's sizes (Devlin et al., 2019: heads of width 64, a feed-forward block of width 4 d), and
+    other values of these `fields`."""
+    config = Config(vocab=vocab, layers=layers, width=width, heads=width // 64, mlp=4 * width)
+    return Preset(replace(config, **fields), encoder, pretraining, family, tokenizer, lowercase)
 
 
 _exact = partial(_encoder, activation="gelu", init="normal")  # with exact gelu

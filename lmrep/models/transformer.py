@@ -179,7 +179,9 @@ def encode(
     make = partial(_disentangled, params, c=c, dtype=execution.dtype) if c.positions == "disentangled" else bind
     attend = {window: make(mask.replace(window=window)) for window in dict.fromkeys(c.windows)}
     embedding_key, stack_key = prng.split(key, 2)
-    positions = _positions(inputs)
+    positions = inputs.positions
+    if positions is None:
+        positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
     rotate = _rotations(positions, c)
     x = _embed(params, inputs, positions, embedding_key, c).astype(execution.dtype)
 
@@ -273,13 +275,6 @@ def _by_window(layer: Callable, c: Config) -> list[Callable]:
     """Returns `layer` for each layer, with its `window`; equal windows have the same function."""
     functions = {window: partial(layer, window=window) for window in c.windows}
     return [functions[window] for window in c.windows]
-
-
-def _positions(inputs: Inputs) -> Array:
-    """Returns the positions i32[b, t] of the tokens, by default 0, 1, 2, ..."""
-    if inputs.positions is not None:
-        return inputs.positions
-    return jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
 
 
 def _rotations(positions: Array, c: Config) -> dict[int, Rotate | None]:

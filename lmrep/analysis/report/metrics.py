@@ -96,7 +96,10 @@ def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     members: dict[tuple, dict[int, str]] = {}
     metrics: dict[tuple, Metric] = {}
     for i, run in enumerate(runs):
-        known, recorded = declared(run), _recorded(run)
+        known, recorded = declared(run), {
+            name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
+            if isinstance(value, int | float)} - NOT_METRICS - {
+                "steps_per_second", "device_peak_bytes", "host_peak_bytes"}
         hidden = {metric.baseline for metric in known.values()}
         if sum(metric.unit == "nats" for name, metric in known.items() if name in recorded) == 1:
             hidden.add("loss")  # which its only term shows
@@ -122,13 +125,6 @@ def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
                             {i: base for i, base in bases.items() if base})
     running = {metric.title for metric in (COMMON | TIMING).values()}  # shown last
     return dict(sorted(named.items(), key=lambda item: item[1].title in running))
-
-
-def _recorded(run: RunData) -> set[str]:
-    """Returns the names of the metrics in a run's logs."""
-    return {name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
-            if isinstance(value, int | float)} - NOT_METRICS - {
-                "steps_per_second", "device_peak_bytes", "host_peak_bytes"}
 
 
 def _baseline_curve(run: RunData, name: str) -> str:

@@ -46,10 +46,6 @@ Rule = tuple[re.Pattern, Callable[[re.Match], str]]
 # Substitutions in the text
 
 
-def _literal(old: str, new: str) -> Rule:
-    return re.compile(re.escape(old)), lambda match: new
-
-
 SPACES = re.compile(" {2,}"), lambda match: " "
 
 
@@ -59,7 +55,8 @@ def _clean_html(unknown: str, commas: bool) -> list[Rule]:
              ("<br />", "\n"), ('\\"', '"'), ("<unk>", unknown), (" @.@ ", "."), (" @-@ ", "-"),
              *([(" @,@ ", ",")] * commas), ("\\", " \\ "))
     entity = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
-    return [*(_literal(*pair) for pair in pairs), (entity, lambda match: html.unescape(match[0])), SPACES]
+    return [*((re.compile(re.escape(old)), lambda match, new=new: new) for old, new in pairs),
+            (entity, lambda match: html.unescape(match[0])), SPACES]
 
 
 def _repetitions(characters: str, words: str) -> list[Rule]:
