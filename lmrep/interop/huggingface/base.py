@@ -102,24 +102,25 @@ class Family:
 
     @property
     def tasks(self) -> dict[str, HeadClass]:
-        """{name in `HEADS`: the class for it}."""
-        return {task: head_class for head_class in self.heads for task in head_class.tasks}
+        """{name in `HEADS` of a task's head: the class for it}."""
+        return {head: head_class for head_class in self.heads for head in head_class.heads
+                if head in HEADS and HEADS[head].task}
 
     @property
     def pretrained_heads(self) -> list[str]:
         """The heads for pretraining of all its classes. Raises UserError for one that `HEADS` lacks."""
-        known = {name: head for name, head in HEADS.items() if not head.task}
         for head_class in self.heads:
             for head in head_class.heads:
-                choose(known, head, f"{self.described}: a head of {head_class.name}")
-        return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads))
+                choose(HEADS, head, f"{self.described}: a head of {head_class.name}")
+        return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads
+                                  if not HEADS[head].task))
 
     def class_of(self, heads: tuple[str, ...]) -> HeadClass:
         """Finds the library's class with these heads, or else with the first of them, or else without heads."""
         if heads and heads[0] in self.tasks:
             return self.tasks[heads[0]]
         return next(head_class for names in (heads, heads[:1], ()) for head_class in self.heads
-                    if head_class.heads == names and not head_class.tasks)
+                    if head_class.heads == names)
 
     def heads_of(self, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
         """Finds the heads of a checkpoint with parameters at these paths. A head without parameters counts as present

@@ -20,11 +20,12 @@ class HeadClass:
     """A class of the transformers library, for pretraining or for tasks."""
 
     name: str
-    heads: tuple[str, ...] = ()  # for pretraining: its outputs besides hidden states, names in `HEADS`
+    # its outputs besides hidden states, names in `HEADS`; of a class for tasks, those that it may have, one at a time
+    heads: tuple[str, ...] = ()
     # key of config.json -> the activation that its head's transform has whatever that key says
     always: Mapping[str, str] = field(default_factory=dict)
     prefixed: bool = True  # whether the base model's tensors have the family's prefix
-    tasks: tuple[str, ...] = ()  # names in `HEADS`; the fields below describe the head of these tasks
+    # The fields below describe the head of a task.
     tensors: Names = field(default_factory=dict)  # name of a tensor or module -> path below the task's
     form: Head = Head()  # the config of its head; dropout rates apply if config.json has none of `dropout_keys`
     # keys of config.json for the head's dropout rate: the first one present is read, and the first one is written
@@ -51,7 +52,7 @@ def task_class(
     """Makes a class for tasks. `layers` are the names of the head's dense layer, if it has one, and output layer."""
     *dense, out = layers
     tensors = {**{name: linear("dense") for name in dense}, out: linear("out", bias=form.bias)}
-    return HeadClass(name, tasks=tuple(tasks), tensors=tensors, form=replace(form, dense=bool(dense)),
+    return HeadClass(name, tuple(tasks), tensors=tensors, form=replace(form, dense=bool(dense)),
                      dropout_keys=tuple(dropout_keys), **more)
 
 

@@ -104,7 +104,7 @@ HEAD = {
 def task_class(name: str, *tasks: str, pooling: str = "", dropout_keys: tuple[str, ...] = (RATE,)) -> HeadClass:
     """Makes a class for tasks. All have the same head."""
     return HeadClass(
-        f"ModernBertFor{name}", tasks=tasks, tensors=HEAD, form=Head(activation="gelu", norm=True, dropout=0.0),
+        f"ModernBertFor{name}", tasks, tensors=HEAD, form=Head(activation="gelu", norm=True, dropout=0.0),
         pooling=pooling, dropout_keys=dropout_keys)
 
 

@@ -40,7 +40,7 @@ FAMILY = Family(
     name="modernbert-decoder", prefix="model", config_from=config_from, config_to=config_to, tensors=TENSORS,
     heads=(HeadClass("ModernBertDecoderForCausalLM", ("causal",), always=modernbert.GELU),
            HeadClass("ModernBertDecoderModel"),
-           HeadClass("ModernBertDecoderForSequenceClassification", tasks=SEQUENCE,
+           HeadClass("ModernBertDecoderForSequenceClassification", SEQUENCE,
                      tensors=modernbert.HEAD | {"classifier": linear("out", bias=False)},
                      form=Head(context="left", activation="gelu", dropout=0.0, bias=False, end_of_text=False,
                                norm=True), dropout_keys=(modernbert.RATE,))),

@@ -100,7 +100,7 @@ FAMILY = Family(
         task_class("XLNetForTokenClassification", ["tagging"], "classifier", form=BY_TOKEN),
         task_class("XLNetForQuestionAnsweringSimple", ["span_extraction"], "qa_outputs", form=BY_TOKEN),
         task_class("XLNetForMultipleChoice", ["multiple_choice"], "sequence_summary.summary", "logits_proj", **SUMMARY),
-        HeadClass("XLNetForQuestionAnswering", tasks=("conditioned_ends",), tensors=CONDITIONED_ENDS, form=BY_TOKEN,
+        HeadClass("XLNetForQuestionAnswering", ("conditioned_ends",), tensors=CONDITIONED_ENDS, form=BY_TOKEN,
                   sizes={"end_n_top": "beams", "start_n_top": "beams"})),
     specials=Specials(pad=5, pads_left=True),
     pretraining=Pretraining(objective="permutation", preset="xlnet",
