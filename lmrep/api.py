@@ -377,7 +377,7 @@ def _announce(
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
     log.info("%s: %s parameters, objective %s, mesh %s on %s", experiment.name,
              f"{count(stages[0].objective.specs):,}", names, describe_sizes(sizes), jax.devices()[0].device_kind)
-    if chosen := small_networks.describe(experiment):
+    if (experiment.budget or data.records) and (chosen := small_networks.describe(experiment)):
         log.info("%s", chosen)
     plans = experiments.resolve_stages(experiment)
     choices = {plan.name: experiments.attention_choice(experiment, plan, jax.default_backend()) for plan in plans}
