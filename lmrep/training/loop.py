@@ -123,7 +123,7 @@ class Trainer:
                 if self._progress:
                     self._progress.show("compiling")
                 index, state = self._load_undamaged(resumed)
-                self._time(resumed or 0, "preparation")
+                self._time(int(state.step), "preparation")
                 if self._metrics:
                     self._metrics.keep_faults(len(self._loop.faults))
                 while True:
