@@ -35,7 +35,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from lmrep.core import files
+from lmrep.core import files, remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten, unflatten
@@ -350,9 +350,21 @@ class Checkpoints:
     def _load(self, step: int, manifest: dict, arrays: dict[str, str],
               shardings: dict[str, jax.sharding.Sharding | None]) -> dict[str, Any]:
         """Reads the arrays at the paths of `arrays` ({path: dtype and shape}), with these shardings, or (None) as numpy
-        arrays."""
+        arrays. Raises DamagedCheckpoint on all processes if one finds damage."""
         if "zarr3" in manifest:
-            return self._load_shards(step, manifest, arrays, shardings)
+            damage, values = "", {}
+            with agreement():
+                try:
+                    values = shards.load(self._arrays(step, manifest), shardings, self._attempt)
+                except files.Damaged as error:
+                    damage = str(error)
+                except OSError as error:
+                    raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {remote.describe(error)}"
+                                   ) from error
+            if damages := [*filter(None, gather_texts(damage) if jax.process_count() > 1 else [damage])]:
+                self._damaged[step] = damages[0]
+                raise DamagedCheckpoint(f"checkpoint {step} in {self._name} cannot be used: {damages[0]}")
+            return values
         if self._shared:  # it may be a copy of a run in a store
             by_first_process(lambda: orbax.merge_processes(self.directory / str(step)))
         abstract = {path: abstract_array(text) for path, text in arrays.items()}
@@ -370,21 +382,6 @@ class Checkpoints:
         for path in abstract.keys() - filled.keys():
             empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), shardings[path]
             values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
-        return values
-
-    def _load_shards(self, step: int, manifest: dict, *arguments: Any) -> dict[str, Any]:
-        """Reads arrays as `_load`. Raises DamagedCheckpoint on all processes if one finds damage."""
-        damage, values = "", {}
-        with agreement():
-            try:
-                values = shards.load(self._arrays(step, manifest), *arguments, self._attempt)
-            except files.Damaged as error:
-                damage = str(error)
-            except OSError as error:
-                raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {error.strerror}") from error
-        if damages := [*filter(None, gather_texts(damage) if jax.process_count() > 1 else [damage])]:
-            self._damaged[step] = damages[0]
-            raise DamagedCheckpoint(f"checkpoint {step} in {self._name} cannot be used: {damages[0]}")
         return values
 
     def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
@@ -413,7 +410,11 @@ class Checkpoints:
         """Raises Damaged if checkpoint `step` is damaged. Reads all of it."""
         manifest = self._checked(step, files.verified)
         if "zarr3" in manifest:
-            shards.verify(self._arrays(step, manifest), shards.grids(manifest))
+            arrays = self._arrays(step, manifest)
+            try:
+                remote.transfer(lambda path: arrays.read(path).size, manifest["arrays"])
+            except OSError as error:
+                raise files.Damaged(f"a file cannot be read ({remote.describe(error)})") from error
 
     def _first_verified(self, steps: Iterable[int]) -> int | None:
         failures = []

@@ -29,7 +29,7 @@ from lmrep.core.remote import Store, transfer
 from lmrep.storage.manifests import abstract_array
 
 FILE, CHUNK = 2**26, 2**18  # most bytes of a file and of a chunk
-SECONDS = 300.0  # for one read or write
+SECONDS = 300.0  # the longest time for a read or a write, and one more for each megabyte
 FEW_RETRIES = {"max_retries": 4, "initial_delay": "100ms", "max_delay": "2s"}  # `remote.persistent` retries for longer
 DAMAGE = {"DATA_LOSS", "NOT_FOUND", "OUT_OF_RANGE"}  # of a checksum, a missing file, and one that ends too early
 
@@ -157,22 +157,22 @@ class Arrays:
 
     def __init__(self, grids: Mapping[str, Grid], folder: str, store: Store | None = None,
                  spec: Mapping[str, Any] | None = None):
+        self._types = {path: abstract_array(grid.array) for path, grid in grids.items()}
         self._grids, self._folder, self._store = grids, folder, store
         self._spec = {"driver": "file", "path": ""} if store is None else spec
 
-    def write(self, piece: Piece) -> int:
-        """Writes one file and returns its size without the index. Raises OSError if the store fails."""
+    def shape(self, path: str) -> tuple[int, ...]:
+        """Returns the shape of an array."""
+        return self._types[path].shape
+
+    def write(self, piece: Piece) -> None:
+        """Writes one file. Raises OSError if the store fails."""
+        memory, context = (None, None) if self._spec else _memory()
         with _errors():
-            if self._spec:
-                self._open(piece.path, self._spec)[piece.region].write(
-                    piece.value, can_reference_source_data_indefinitely=True).result(SECONDS)
-                return piece.value.nbytes
-            memory, context = _memory()
-            self._open(piece.path, None, context)[piece.region].write(piece.value).result()
-            content = {name.decode(): memory[name] for name in memory.list().result()}
-        for name, file in content.items():
-            self._store.write(f"{self._folder}/{piece.path}/{name}", file)
-        return piece.value.nbytes
+            self._open(piece.path, context)[piece.region].write(
+                piece.value, can_reference_source_data_indefinitely=True).result(_seconds(piece.value.nbytes))
+        for name in memory.list().result() if memory else ():
+            self._store.write(f"{self._folder}/{piece.path}/{name.decode()}", memory[name])
 
     def read(self, path: str, index: Region | None = None) -> np.ndarray:
         """Reads a region of an array, by default all of it.
@@ -181,25 +181,23 @@ class Arrays:
           Damaged: a file of it is missing or changed.
           OSError: the store fails.
         """
-        array, block, _ = self._grids[path]
-        abstract = abstract_array(array)
+        abstract, (_, block, _) = self._types[path], self._grids[path]
         region = _region(index or (slice(None),) * len(abstract.shape), abstract.shape)
+        shape = [s.stop - s.start for s in region]
         if not abstract.size:
-            return np.empty([s.stop - s.start for s in region], abstract.dtype)
-        context = None
-        if not self._spec:
-            memory, context = _memory()
-            for at in itertools.product(*(range(s.start // b, -(-s.stop // b))
-                                          for s, b in zip(region, block, strict=True))):
-                name = "/".join(["c", *map(str, at)])
-                if content := self._store.read(f"{self._folder}/{path}/{name}"):
-                    memory[name] = content
+            return np.empty(shape, abstract.dtype)
+        memory, context = (None, None) if self._spec else _memory()
+        files = (range(s.start // b, -(-s.stop // b)) for s, b in zip(region, block, strict=True))
+        for at in itertools.product(*files) if memory else ():
+            name = "/".join(["c", *map(str, at)])
+            if content := self._store.read(f"{self._folder}/{path}/{name}"):
+                memory[name] = content
         with _errors(DAMAGE):
-            return self._open(path, self._spec, context)[region].read().result(SECONDS)
+            size = math.prod(shape) * abstract.dtype.itemsize
+            return self._open(path, context)[region].read().result(_seconds(size))
 
-    def _open(self, path: str, spec: Mapping[str, Any] | None, context: ts.Context | None = None) -> ts.TensorStore:
-        array, block, chunk = self._grids[path]
-        abstract = abstract_array(array)
+    def _open(self, path: str, context: ts.Context | None) -> ts.TensorStore:
+        abstract, spec, (_, block, chunk) = self._types[path], self._spec, self._grids[path]
         bytes_, checksum = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
         kvstore = {**spec, "path": f"{spec['path']}{self._folder}/{path}/"} if spec else {"driver": "memory"}
         return ts.open({
@@ -212,6 +210,11 @@ class Arrays:
                     "chunk_shape": chunk, "codecs": [bytes_, checksum], "index_codecs": [bytes_, checksum],
                     "index_location": "start"}}]},
         }, open=True, assume_metadata=True, context=context).result()
+
+
+def _seconds(size: int) -> float:
+    """Returns the longest time for reading or writing `size` bytes."""
+    return SECONDS + size / 2**20
 
 
 def _memory() -> tuple[ts.KvStore, ts.Context]:
@@ -232,14 +235,13 @@ def _errors(damage: set[str] = frozenset()) -> Iterator[None]:
         raise OSError(errno.EACCES if denied else errno.EIO, text or status) from error
 
 
-def load(arrays: Arrays, shapes: Mapping[str, str], shardings: Mapping[str, jax.sharding.Sharding | None],
+def load(arrays: Arrays, shardings: Mapping[str, jax.sharding.Sharding | None],
          attempt: Callable[[Callable[[], Any]], Any] = lambda action: action()) -> dict[str, Any]:
     """Reads arrays.
 
     Args:
       arrays: where they are.
-      shapes: {path: dtype and shape} of the arrays to read.
-      shardings: {path: sharding} of the results, of which this process reads its shards, each once; None for a numpy
+      shardings: {path: sharding} of the arrays to read. This process reads its shards, each once; of None, a numpy
         array.
       attempt: calls a function, again if the store fails.
 
@@ -257,18 +259,7 @@ def load(arrays: Arrays, shapes: Mapping[str, str], shardings: Mapping[str, jax.
 
         sharding = shardings[path]
         values[path] = arrays.read(path) if sharding is None else jax.make_array_from_callback(
-            abstract_array(shapes[path]).shape, sharding, read)
+            arrays.shape(path), sharding, read)
 
-    attempt(lambda: transfer(one, [path for path in shapes if path not in values]))
+    attempt(lambda: transfer(one, [path for path in shardings if path not in values]))
     return values
-
-
-def verify(arrays: Arrays, grids: Mapping[str, Grid]) -> None:
-    """Reads all files of the arrays. Raises as `Arrays.read`."""
-    def one(path: str) -> None:
-        array, block, _ = grids[path]
-        shape = abstract_array(array).shape
-        for at in itertools.product(*(range(n // b) for n, b in zip(shape, block, strict=True))):
-            arrays.read(path, tuple(slice(i * b, (i + 1) * b) for i, b in zip(at, block, strict=True)))
-
-    transfer(one, [path for path in grids if abstract_array(grids[path].array).size])

@@ -39,10 +39,10 @@ def home(tmp_path_factory):
 
 def train(home, workdir, hangs):
     """Trains as one of two processes, each with half of the network. If it `hangs`, process 1 writes nothing but one
-    file of the second checkpoint, and then a local file `hangs`."""
+    file of the second checkpoint, and process 0 waits for it. They then write the local files `hangs` and `waits`."""
     process_group.start()
     remote.PAUSE, lease.SETTLE, lease.EVERY = 0.2, 0.2, 0.2
-    write = RemoteCheckpoints._write
+    write, wait_for = RemoteCheckpoints._write, RemoteCheckpoints._wait_for
 
     def write_one(self, step, manifest, pieces):
         if step < HANGS_AT:
@@ -51,8 +51,15 @@ def train(home, workdir, hangs):
         (home / "hangs").touch()
         return time.sleep(10 * small.SECONDS)
 
+    def wait_for_the_other(self, process, step):
+        if step == HANGS_AT:
+            (home / "waits").touch()
+        return wait_for(self, process, step)
+
     if hangs and jax.process_index() == 1:
         RemoteCheckpoints._write = write_one
+    elif hangs:
+        RemoteCheckpoints._wait_for = wait_for_the_other
     config = small.config(home / "texts")
     config.steps, config.checkpoint.every, config.evaluation.every = STEPS, EVERY, STEPS
     config.model.layers, config.mesh.tensor = 1, 2
@@ -80,7 +87,7 @@ def test_killed_in_an_upload_and_continued_on_another_machine(emulator, home, tm
     store = remote_workdir.open_store(url)
 
     processes = pair(home, url, True, HOME=str(tmp_path / "one"), **emulator.environment)
-    small.until((home / "hangs").exists, processes[0])
+    small.until(lambda: (home / "hangs").exists() and (home / "waits").exists(), processes[0])
     second = small.command("train", f"--config={home}/small.py", f"--workdir={url}", f"--data_dir={home}/data")
     assert second.code == 2 and f"the workdir {url} is in use by process {processes[0].pid} on" in second.err
     for process in processes:
@@ -184,7 +191,7 @@ def several(number, action, url, sizes, emulator, tmp_path):
         **own, **emulator.environment, "LMREP_DATA_DIR": str(tmp_path / f"machines/{i}")})
         for i, own in enumerate(forked.addresses(number))]
     for answer in map(small.finish, children):
-        assert answer.code == 0, answer
+        assert answer.code == 0 and "fsspec" not in answer.err, answer
 
 
 def test_each_process_writes_and_reads_its_shards_alone(emulator, tmp_path):

@@ -66,7 +66,6 @@ def test_values_of_all_dtypes_and_shapes_come_back(place):
               "prime": np.arange(3001.0), "large": random("float32", (48, 53, 6))}
     arrays, grids = written(place, state)
     assert grids["prime"].block == [3001] and grids["large"].block == [12, 53, 1]
-    shards.verify(arrays, grids)
     for path, x in state.items():
         value = arrays.read(path)
         assert value.dtype == x.dtype and value.shape == x.shape and value.tobytes() == x.tobytes(), path
