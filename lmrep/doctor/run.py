@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import Damaged, verified
+from lmrep.core.files import Damaged
 from lmrep.data import tokenizers
 from lmrep.doctor.findings import MAX_EPOCHS, OK, WARNING, Result
 from lmrep.experiment import checks
@@ -95,9 +95,8 @@ def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Resu
         damaged = {}
         for step in steps:
             try:
-                verified(checkpoints.directory / str(step))
-                checkpoints.meta(step)
-            except (Damaged, RunFault) as damage:
+                checkpoints.verify(step)
+            except Damaged as damage:
                 damaged[step] = str(damage)
     intact = [step for step in steps if step not in damaged]
     listed = "; ".join(f"checkpoint {step:,} is damaged: {damage}" for step, damage in damaged.items())

@@ -406,7 +406,7 @@ class Checkpoints:
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         return checked(check(self.directory / str(step)), step)
 
-    def _verify(self, step: int) -> None:
+    def verify(self, step: int) -> None:
         """Raises Damaged if checkpoint `step` is damaged. Reads all of it."""
         manifest = self._checked(step, files.verified)
         if "zarr3" in manifest:
@@ -422,7 +422,7 @@ class Checkpoints:
             try:
                 if step in self._damaged:
                     raise files.Damaged(self._damaged[step])
-                self._verify(step)
+                self.verify(step)
                 return step
             except files.Damaged as damage:
                 log.warning("checkpoint %d in %s is damaged and skipped: %s", step, self._name, damage)

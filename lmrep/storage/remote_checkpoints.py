@@ -187,7 +187,8 @@ class RemoteCheckpoints(Checkpoints):
             self._copy(step, content)
         return manifest
 
-    def _verify(self, step: int) -> None:
+    def verify(self, step: int) -> None:
+        """Raises Damaged if the manifest of checkpoint `step` is damaged, or any of its files that was downloaded."""
         self._checked(step, files.verified)
 
     def _copy(self, step: int, content: bytes) -> None:
@@ -195,9 +196,9 @@ class RemoteCheckpoints(Checkpoints):
         with contextlib.closing(Checkpoints(self.directory)) as local:
             with contextlib.suppress(files.Damaged, OSError):
                 if (self.directory / str(step) / files.MANIFEST).read_bytes() == content:
-                    return local._verify(step)
+                    return local.verify(step)
             self._download(step, content)
-            local._verify(step)
+            local.verify(step)
 
     def _download(self, step: int, content: bytes) -> None:
         """Downloads the checkpoint whose manifest is `content` to the local directory."""

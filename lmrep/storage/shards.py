@@ -172,7 +172,7 @@ class Arrays:
             self._open(piece.path, context)[piece.region].write(
                 piece.value, can_reference_source_data_indefinitely=True).result(_seconds(piece.value.nbytes))
         for name in memory.list().result() if memory else ():
-            self._store.write(f"{self._folder}/{piece.path}/{name.decode()}", memory[name])
+            self._store.write(name.decode(), memory[name])
 
     def read(self, path: str, index: Region | None = None) -> np.ndarray:
         """Reads a region of an array, by default all of it.
@@ -189,20 +189,20 @@ class Arrays:
         memory, context = (None, None) if self._spec else _memory()
         files = (range(s.start // b, -(-s.stop // b)) for s, b in zip(region, block, strict=True))
         for at in itertools.product(*files) if memory else ():
-            name = "/".join(["c", *map(str, at)])
-            if content := self._store.read(f"{self._folder}/{path}/{name}"):
+            name = "/".join([self._folder, path, "c", *map(str, at)])
+            if content := self._store.read(name):
                 memory[name] = content
         with _errors(DAMAGE):
             size = math.prod(shape) * abstract.dtype.itemsize
             return self._open(path, context)[region].read().result(_seconds(size))
 
     def _open(self, path: str, context: ts.Context | None) -> ts.TensorStore:
-        abstract, spec, (_, block, chunk) = self._types[path], self._spec, self._grids[path]
+        abstract, (_, block, chunk) = self._types[path], self._grids[path]
+        spec = self._spec or {"driver": "memory", "path": ""}
         bytes_, checksum = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
-        kvstore = {**spec, "path": f"{spec['path']}{self._folder}/{path}/"} if spec else {"driver": "memory"}
         return ts.open({
-            "driver": "zarr3", "kvstore": kvstore, "store_data_equal_to_fill_value": True,
-            "fill_missing_data_reads": False, "metadata": {
+            "driver": "zarr3", "kvstore": {**spec, "path": f"{spec['path']}{self._folder}/{path}/"},
+            "store_data_equal_to_fill_value": True, "fill_missing_data_reads": False, "metadata": {
                 "shape": abstract.shape, "data_type": abstract.dtype.name,
                 "fill_value": np.zeros((), abstract.dtype).tolist(),
                 "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": block}},

@@ -317,8 +317,10 @@ def test_run_continues_from_the_checkpoint_before_a_damaged_one(home, fault, cap
     train(home)
     name = next(name for name in store().names("checkpoints/12") if "/opt_state/" in name)
     flip(name) if fault == "a changed bit" else store().remove(name)
+    assert lmrep.load(URL).step == 8
     train(home)
-    assert f"checkpoint 12 in {URL}/checkpoints is damaged and skipped" in caplog.text
+    assert caplog.text.count(f"checkpoint 12 in {URL}/checkpoints is damaged and skipped: ") == 2
+    assert f'in "{name}"' in caplog.text
     assert complete_steps(contents()) == [4, 8, 12]
     assert contents()["metrics.jsonl"] == (home / "run/metrics.jsonl").read_bytes()
     assert lmrep.load(URL).step == 12  # it was replaced

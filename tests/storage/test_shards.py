@@ -107,6 +107,13 @@ def test_store_that_refuses_is_no_damage(place):
     assert arrays.read("x").sum() == 0
 
 
+def test_denied_access_is_no_other_failure():
+    """Of which a run retries for longer."""
+    with pytest.raises(PermissionError, match=r"Error writing x: no$") as failure, shards._errors():
+        raise ValueError("PERMISSION_DENIED: Error writing x: no [tensorstore_spec='{}']")
+    assert remote._denied(failure.value)
+
+
 def test_shards_are_copied_once_and_before_they_change():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     x = jax.device_put(np.arange(8.0), NamedSharding(mesh, PartitionSpec("data")))
