@@ -25,7 +25,7 @@ import numpy as np
 import tensorstore as ts
 
 from lmrep.core.files import Damaged
-from lmrep.core.remote import Store, transfer
+from lmrep.core.remote import Store, describe, transfer
 from lmrep.storage.manifests import abstract_array
 
 FILE, CHUNK = 2**26, 2**18  # most bytes of a file and of a chunk
@@ -141,7 +141,7 @@ def refusal(spec: Mapping[str, Any], name: str) -> str:
             files.write(name, b"-").result(SECONDS)
             files.write(name, None).result(SECONDS)
     except OSError as error:
-        return error.strerror or str(error)
+        return describe(error)
     return ""
 
 

@@ -21,7 +21,7 @@ from lmrep.core.files import seal, signed
 from lmrep.core.params import unflatten
 from lmrep.inference import load
 from lmrep.interop import init_from
-from lmrep.storage import lease, orbax, remote_workdir
+from lmrep.storage import lease, orbax, remote_workdir, shards
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import small, started
@@ -223,6 +223,19 @@ def test_store_that_refuses_for_a_while_delays_the_run(home, monkeypatch, caplog
     assert complete_steps(store().names())[-1] == 12
     assert contents()["metrics.jsonl"] == (home / "run/metrics.jsonl").read_bytes()
     assert f"{URL} refuses: no route; trying again every 0.01 s for at most 60 s" in caplog.text
+
+
+def test_fsspec_writes_where_tensorstore_cannot(machine, monkeypatch, caplog):
+    monkeypatch.setattr(shards, "native", lambda store: {"driver": "file", "path": "/dev/null/"})
+    with remote_workdir.training(URL) as run:
+        checkpoints = run.checkpoints(run.directory / "checkpoints")
+        checkpoints.clean()
+        assert f"TensorStore cannot write to {URL}, but fsspec can: " in caplog.text
+        checkpoints.save(1, {"x": np.ones(3)}, {})
+        checkpoints.wait()
+        assert checkpoints.read(1)[0]["x"].tolist() == [1.0] * 3
+        checkpoints.close()
+    assert complete_steps(store().names()) == [1]
 
 
 def test_checkpoints_that_the_run_goes_back_before_are_removed(home, machine):
