@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from mkdocs.structure.files import File
 
 from lmrep.claims import claim, results
-from lmrep.claims.figure import figure
+from lmrep.claims.page import figure
 from lmrep.cli import main
 from lmrep.cli.fields import describe_bounds
 from lmrep.experiment import fields, page_files
