@@ -6,7 +6,7 @@ The paper trains on the 10 and 100 million words of the BabyLM challenge, with 1
 causal, and reports that such networks outperform those of masked or causal examples alone. Its figures were not at
 hand.
 
-The miniature has two layers of width 128, 6,000 steps of 32 sequences of 64 tokens, about 1.5 epochs of the text. The
+The miniature has two layers of width 128 and 3,000 steps of 32 sequences of 64 tokens, 6 million tokens in all. The
 measure is the mean accuracy on BLiMP (Warstadt et al., 2020), of 200 pairs of each of its 67 paradigms: by
 pseudo-log-likelihoods for networks that were trained on masked examples, from left to right for causal ones alone.
 
@@ -21,8 +21,9 @@ def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields, examples = at_scale(
         scale, miniature=("gptbert.py:size=tiny,data=files", {
-            "data.files": "enwiki-sample/enwiki.txt", "data.documents": "blank_line", "steps": 6000, "length": 64,
-            "stages": (), "tokenizer.vocab_size": 4096}, {"examples": "200"}),
+            "data.files": "enwiki-sample/enwiki.txt", "data.documents": "blank_line", "steps": 3000, "length": 64,
+            "objective.rate_steps": 3000, "evaluation.every": 1500, "checkpoint.every": 1500, "stages": (),
+            "tokenizer.vocab_size": 4096}, {"examples": "200"}),
         single=("gptbert.py:size=small,data=files", {
             "data.documents": "blank_line", "batch_size": 2048, "execution.dtype": "bfloat16"}, {}),
         paper=("gptbert.py:size=small,data=files", {"data.documents": "blank_line"}, {}))
@@ -34,4 +35,4 @@ def get_claim(scale="miniature"):
         rows={"hybrid": Row("15 of 16 masked, one causal"), "masked": Row("masked", "hybrid", "below"),
               "causal": Row("causal", "hybrid", "below")},
         measure=Measure("accuracy on BLiMP, %", "accuracy", {"pairs": "blimp", **examples}, lambda value: 100 * value),
-        cost="two hours on two cores, estimated")
+        cost="an hour on two cores, estimated")
