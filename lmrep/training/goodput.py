@@ -89,7 +89,7 @@ def summary(lines: Iterable[Mapping[str, float]]) -> Goodput | None:
     """Adds up the lines of timing.jsonl; None if there are none of goodput."""
     sessions: dict[float, list[Mapping[str, float]]] = {}
     for line in lines:
-        if line.get("split") == GOODPUT:
+        if line.get("split") == GOODPUT and {"began", "time", *KINDS} <= line.keys():
             sessions.setdefault(line["began"], []).append(line)
     while len(sessions) > 1 and (last := [*sessions.values()][-1])[0]["step"] == last[-1]["step"]:
         sessions.popitem()  # nothing was left to train
@@ -105,6 +105,7 @@ def summary(lines: Iterable[Mapping[str, float]]) -> Goodput | None:
             before = line["steps"]
     ends = [session[-1] for session in sessions.values()]
     seconds = {kind: sum(end[kind] for end in ends) for kind in KINDS}
-    total = ends[-1]["time"] - min(sessions)
+    counted = sum(seconds.values())
+    total = max(ends[-1]["time"] - min(sessions), counted, 1e-9)  # clocks may be set back
     return Goodput(total, len(sessions), seconds, seconds["steps"] - sum(spent for _, spent in useful),
-                   max(0.0, total - sum(seconds.values())))
+                   total - counted)

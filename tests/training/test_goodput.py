@@ -42,6 +42,13 @@ def test_a_start_that_finds_nothing_left_to_train_does_not_count():
     assert goodput.summary([*lines, line(90, 99, 4, preparation=9.0)]) == goodput.summary(lines)
 
 
+def test_damaged_lines_do_not_count_and_a_clock_may_be_set_back():
+    lines = [line(50, 51, 0, preparation=1.0), line(50, 20, 4, preparation=1.0, steps=3.0)]
+    total = goodput.summary([{"split": "goodput", "step": 0, "began": 1.0}, *lines])
+    assert (total.total, total.down) == (4.0, 0.0) and str(total).startswith("75.0% of 0:04 ")
+    assert goodput.summary([line(0, 0, 0)]).total > 0
+
+
 def test_without_lines_nothing_is_known(tmp_path):
     assert goodput.summary([{"split": "train", "step": 1}]) is None
     assert goodput.read(tmp_path) is None
