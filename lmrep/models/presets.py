@@ -4,6 +4,7 @@
 the full pretraining model with the heads that its paper trains), and the tokenizer that its paper uses.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -238,3 +239,15 @@ PRESETS = {
     "t5_1_1_xl":          _t5_1_1(2048, 24,  32,       5120,  2_783_959_040,  2_849_757_184),
     "t5_1_1_xxl":         _t5_1_1(4096, 24,  64,      10240, 11_003_736_064, 11_135_332_352),
 }  # fmt: skip
+
+# family -> the fields of a task's head (`lmrep.tasks.heads.Head`) that its published systems set to other values than
+# BERT's
+TASK_HEADS: Mapping[str, Mapping[str, Any]] = {
+    "roberta": {"input_dropout": 0.1},
+    "electra": {"input_dropout": 0.1, "activation": "gelu"},
+    "distilbert": {"activation": "relu", "dropout": 0.2},
+    "deberta": {"activation": "gelu"},
+    "modernbert": {"activation": "gelu", "dense": True, "norm": True, "dropout": 0.0},
+    "gpt": {"context": "left", "dense": False},
+    "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False, "end_of_text": False},
+}

@@ -14,7 +14,7 @@ import numpy as np
 
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, glorot_uniform, normal, truncated_normal
-from lmrep.core.sharding import gather, gather_params, shard
+from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import (
     attention_backends,
@@ -29,10 +29,10 @@ from lmrep.layers import (
     residual,
     stack,
 )
-from lmrep.layers.attention import Attend, AttentionMask, KVCache, Rotate, take
+from lmrep.layers.attention import AttentionMask, KVCache, Rotate
 from lmrep.layers.depth_average import Average, last_output
 from lmrep.layers.rotary import rotary
-from lmrep.models import capped_output, pruned_heads
+from lmrep.models import capped_output, deberta_layers, pruned_heads
 from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
 from lmrep.models.sizes import Sizes, TransformerSizes
 from lmrep.models.transformer_config import SHARING, Config, check
@@ -176,7 +176,8 @@ def encode(
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
     bind = partial(attention_backends.bind, "xla" if attention else execution.attention, head_width=c.head_width,
                    dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0, cap=c.attention_cap)
-    make = partial(_disentangled, params, c=c, dtype=execution.dtype) if c.positions == "disentangled" else bind
+    disentangled = c.positions == "disentangled"
+    make = partial(deberta_layers.attention, params, c=c, dtype=execution.dtype) if disentangled else bind
     attend = {window: make(mask.replace(window=window)) for window in dict.fromkeys(c.windows)}
     embedding_key, stack_key = prng.split(key, 2)
     positions = inputs.positions
@@ -191,7 +192,7 @@ def encode(
     ) -> tuple[Array, tuple]:
         (key, gates), heads, attend_here = slices, _heads_of(p, c), attend[window]
         attention_key, *keys = prng.split(key, 4)
-        if c.positions == "disentangled":
+        if disentangled:
             attention_key, relative_key = prng.split(attention_key, 2)
             attend_here = attend_here(p["attention"], heads, relative_key)
 
@@ -206,40 +207,15 @@ def encode(
     def first(p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
         key, convolution_key = prng.split(slices[0], 2)
         y, (_, probabilities) = run(p, x, (key, slices[1]), at, window=c.windows[0])
-        x = _with_convolution(params, x, y, mask, convolution_key, at, c)
+        x = deberta_layers.add_convolution(params, x, y, mask, convolution_key, at, c)
         return x, (x if layers else None, probabilities)
-
-    def decode_masked(
-        p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None
-    ) -> tuple[Array, tuple]:
-        # Queries know their position; keys and values are always those of x.
-        table, (key, gates) = gather(params["mask_decoder"]["position"], (None, "embed"), "embed"), slices
-        y = x + jnp.take(table, positions, axis=0).astype(x.dtype)
-        kv = attention_layer.project_kv(p["attention"], x, c.heads)
-        if at is not None:
-            y, gates = take(y, at), gates if gates is None or gates.ndim == 1 else take(gates, at)
-
-        def step(y: Array, key: Array | None) -> Array:
-            attention_key, relative_key, *keys = prng.split(key, 5)
-            here = attend[c.windows[-1]](p["attention"], c.heads, relative_key)
-
-            def block(y: Array) -> tuple[Array, None]:
-                return attention_layer.apply(
-                    p["attention"], y, lambda *query_kv, **options: here(*query_kv, **options | {"at": at}), c.heads,
-                    rate=c.attention_dropout, key=attention_key, gates=gates, kv=kv)
-
-            return _layer(p, y, block, c, keys)[0]
-
-        for step_key in prng.split(key, c.mask_decoder):
-            y = step(y, step_key)
-        return y, (None, None)
 
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     functions = _by_window(run, c)
     if c.convolution:
         functions[0] = first
     if decoder:
-        functions[-1] = decode_masked
+        functions[-1] = deberta_layers.mask_decoder(params, positions, attend[c.windows[-1]], partial(_layer, c=c), c)
     last, collected = _run_layers(params, functions, x, (keys, inputs.gates), c, execution, at)
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps, c.norm_kind)
@@ -247,28 +223,6 @@ def encode(
         last = shard(last, "batch", None, None)  # heads use them in any order
     hidden_states, probabilities = collected or (None, None)
     return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
-
-
-def _disentangled(
-    params: Tree, mask: AttentionMask, *, c: Config, dtype: str
-) -> Callable[[Tree, int, Array | None], Attend]:
-    """Makes (the parameters of a layer's attention, the number of its heads, key) -> attention. Dropout acts on the
-    embeddings of distances, in each layer anew."""
-    relative, visible = disentangled_attention.embeddings(params["relative"], c.norm_eps, dtype), mask.to_bool()
-    return lambda p, heads, key: disentangled_attention.attend(
-        p, dropout.apply(key, relative, c.dropout), visible, heads, c.buckets, c.position_terms)
-
-
-def _with_convolution(
-    params: Tree, x: Array, y: Array, mask: AttentionMask, key: Array | None, at: Array | None, c: Config
-) -> Array:
-    """Adds to the output y [b, t, d] of the first layer, at positions `at` or all, a convolution of its input x
-    [b, s, d], with dropout and the activation, and normalizes the sum. It reads no position that the mask hides."""
-    x = convolution.apply(params["convolution"], x, mask.to_bool())
-    x = mlp.ACTIVATIONS[c.activation](dropout.apply(key, x, c.dropout))
-    x = x if at is None else take(x, at)
-    return residual.apply(params["convolution_norm"], y, lambda _: (x, None), pre=False, eps=c.norm_eps,
-                          kind=c.norm_kind)[0]
 
 
 def _by_window(layer: Callable, c: Config) -> list[Callable]:

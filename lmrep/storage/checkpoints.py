@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
@@ -38,11 +37,11 @@ from jax.experimental import multihost_utils
 from lmrep.core import files, remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
-from lmrep.core.params import Tree, flatten, unflatten
+from lmrep.core.params import Tree, unflatten
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreement, gather_texts
 from lmrep.storage import orbax, shards
-from lmrep.storage.manifests import abstract_array, array_type, checked, leaves_by_path, mismatches, subtree
+from lmrep.storage.manifests import array_type, checked, leaves_by_path, mismatches, subtree
 
 UNFINISHED = ".unfinished-"
 REMOVED = ".removed-"
@@ -199,9 +198,7 @@ class Checkpoints:
         if jax.process_index() == 0:  # if Orbax cannot make a directory, its threads keep the process from ending
             self._unfinished(step).mkdir()
             self._unfinished(step).rmdir()
-        # Orbax refuses empty arrays; the manifest has their shape and dtype.
-        tree = unflatten({path: x for path, x in arrays.items() if x.size})
-        self._orbax.save(orbax.LiteralPath(self._unfinished(step)), args=ocp.args.PyTreeSave(tree))
+        orbax.save(self._orbax, self._unfinished(step), arrays)
 
         def complete() -> None:
             self._orbax.wait_until_finished()
@@ -367,22 +364,10 @@ class Checkpoints:
             return values
         if self._shared:  # it may be a copy of a run in a store
             by_first_process(lambda: orbax.merge_processes(self.directory / str(step)))
-        abstract = {path: abstract_array(text) for path, text in arrays.items()}
-        filled = {path: x for path, x in abstract.items() if x.size}
-        restore_args = {
-            path: ocp.RestoreArgs(restore_type=np.ndarray) if shardings[path] is None else ocp.ArrayRestoreArgs(
-                sharding=shardings[path], global_shape=x.shape, dtype=x.dtype) for path, x in filled.items()}
-        request = ocp.args.PyTreeRestore(
-            item=unflatten(filled), restore_args=unflatten(restore_args), partial_restore=True)
         try:
-            values = flatten(self._orbax.restore(
-                orbax.LiteralPath(self.directory / str(step)), args=request)) if filled else {}
+            return orbax.load(self._orbax, self.directory / str(step), arrays, shardings)
         except (OSError, ValueError) as error:  # of the file system, or of a directory's name; the files are verified
             raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
-        for path in abstract.keys() - filled.keys():
-            empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), shardings[path]
-            values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
-        return values
 
     def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
         """Opens the arrays of a checkpoint that `shards` has written."""

@@ -1,15 +1,21 @@
-"""Configures Orbax for checkpoints, and suppresses some of its output."""
+"""Saves and loads arrays by Orbax, and suppresses some of its output."""
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+
+from lmrep.core.params import flatten, unflatten
+from lmrep.storage.manifests import abstract_array
 
 ALONE = ocp.options.MultiprocessingOptions(primary_host=None)  # every process has a separate directory
 
@@ -30,6 +36,33 @@ def checkpointer(shared: bool) -> ocp.AsyncCheckpointer:
     options = ocp.options.MultiprocessingOptions() if shared or jax.process_count() == 1 else ALONE
     return ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(
         use_compression=False, multiprocessing_options=options), multiprocessing_options=options)
+
+
+def save(checkpointer: ocp.AsyncCheckpointer, directory: Path, arrays: Mapping[str, Any]) -> None:
+    """Starts to save arrays by their paths, which may change once it returns. Orbax refuses empty arrays, so they are
+    left out: the manifest has their shape and dtype."""
+    tree = unflatten({path: x for path, x in arrays.items() if x.size})
+    checkpointer.save(LiteralPath(directory), args=ocp.args.PyTreeSave(tree))
+
+
+def load(
+    checkpointer: ocp.AsyncCheckpointer, directory: Path, arrays: Mapping[str, str],
+    shardings: Mapping[str, jax.sharding.Sharding | None],
+) -> dict[str, Any]:
+    """Reads the arrays at the paths of `arrays` ({path: dtype and shape}), with these shardings, or (None) as numpy
+    arrays. Raises OSError and ValueError as Orbax does; `reason` explains them."""
+    abstract = {path: abstract_array(text) for path, text in arrays.items()}
+    filled = {path: x for path, x in abstract.items() if x.size}
+    restore_args = {
+        path: ocp.RestoreArgs(restore_type=np.ndarray) if shardings[path] is None else ocp.ArrayRestoreArgs(
+            sharding=shardings[path], global_shape=x.shape, dtype=x.dtype) for path, x in filled.items()}
+    request = ocp.args.PyTreeRestore(
+        item=unflatten(filled), restore_args=unflatten(restore_args), partial_restore=True)
+    values = flatten(checkpointer.restore(LiteralPath(directory), args=request)) if filled else {}
+    for path in abstract.keys() - filled.keys():
+        empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), shardings[path]
+        values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
+    return values
 
 
 def merge_processes(directory: Path) -> None:

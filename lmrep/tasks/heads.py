@@ -11,6 +11,7 @@ from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, Tree, truncated_normal
 from lmrep.layers import dropout, linear, norm
 from lmrep.models.base import Model
+from lmrep.models.presets import TASK_HEADS
 from lmrep.objectives.base import Batch
 
 ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "relu": jax.nn.relu}
@@ -38,23 +39,11 @@ class Head:
     norm: bool = setting(False, "a norm after the dense layer, both of the network's kind, as in ModernBERT")
 
 
-# family of presets -> the fields that its published systems set to other values than the defaults
-PUBLISHED = {
-    "roberta": {"input_dropout": 0.1},
-    "electra": {"input_dropout": 0.1, "activation": "gelu"},
-    "distilbert": {"activation": "relu", "dropout": 0.2},
-    "deberta": {"activation": "gelu"},
-    "modernbert": {"activation": "gelu", "dense": True, "norm": True, "dropout": 0.0},
-    "gpt": {"context": "left", "dense": False},
-    "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False, "end_of_text": False},
-}
-
-
 def published(config: type, family: str) -> dict[str, Any]:
     """Returns the fields that published systems of a family of presets set in a task's config, of the class `config`;
     {} if there are none."""
     names = getattr(config, "published", ())
-    return {name: value for name, value in PUBLISHED.get(family, {}).items() if name in names}
+    return {name: value for name, value in TASK_HEADS.get(family, {}).items() if name in names}
 
 
 def specs(model: Model, outputs: int, c: Head, width: int = 0, init: Initializer | None = None) -> Tree:

@@ -60,7 +60,7 @@ class TaskConfig:
     """The base of the config of a task on the vectors of tokens (`token_vectors`): further inputs, the network and a
     teacher. Such a config also needs the field `context` of `heads.Head`."""
 
-    # the fields of `heads.PUBLISHED` that published systems set for this task, too
+    # the fields of `TASK_HEADS` that published systems set for this task, too
     published: ClassVar[tuple[str, ...]] = tuple(heads.Head.__dataclass_fields__)
 
     words: word_features.WordVectors = setting(word_features.WordVectors(), "word vectors beside the encoder's")
