@@ -25,6 +25,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_json
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
+from lmrep.data.tokenizers import library
 from lmrep.experiment import config as experiments
 from lmrep.experiment import frozen
 from lmrep.experiment.config import Experiment, StagePlan
@@ -153,6 +154,8 @@ def to_published(
     with workdir.new_directory(target) as temporary:
         write(checkpoint, temporary, max_shard_bytes)
         run.tokenizer.save(temporary)
+        if run.conditions_on == Context.LEFT and not (run.converted or checkpoint.task or pooling):
+            library.add_before_alone(temporary, [run.tokenizer.tokens[i] for i in run.special_tokens[0]])
         if pooling:
             remarks += sentence_transformers.write(run, pooling, temporary)
         try:

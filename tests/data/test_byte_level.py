@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Library
 
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare, tokenize
-from lmrep.data.tokenizers import ByteLevel, Config
+from lmrep.data.tokenizers import ByteLevel, Config, library
 from lmrep.data.tokenizers.byte_level import BYTES
 from lmrep.objectives import masked, masking
 
@@ -115,6 +116,18 @@ def test_a_trained_vocabulary_starts_with_special_tokens_and_bytes(trained):
         ids = trained.encode_batch([text])[0]
         assert trained.decode(ids) == text and not np.isin(ids, range(5)).any()
     assert len(trained.encode(CORPUS[0]).ids) < len(CORPUS[0]) * 0.7  # it merged
+
+
+def test_other_libraries_can_be_told_to_add_no_token_after_a_text(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    surrounded, ids = Library.from_file(str(tmp_path / "tokenizer.json")), tokenizer.encode("the being").ids.tolist()
+    assert surrounded.encode("the being").ids == [0, *ids, 2]
+    for added in (["<s>"], []):  # the second leaves what is not RoBERTa's any more
+        library.add_before_alone(tmp_path, added)
+        alone = Library.from_file(str(tmp_path / "tokenizer.json"))
+        assert alone.encode("the being").ids == [0, *ids] and alone.encode("the", "being").tokens.count("</s>") == 2
+        assert tokenizers.load(tmp_path).fingerprint == tokenizer.fingerprint
+    assert "PreTrainedTokenizerFast" in (tmp_path / "tokenizer_config.json").read_text()
 
 
 def test_roberta_masks_its_tokens(trained):

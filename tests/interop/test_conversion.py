@@ -6,6 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Library
 
 import lmrep
 from lmrep.core.errors import RunFault, UserError
@@ -331,6 +332,23 @@ def test_the_objective_decides_which_heads_are_written(
     assert any(remark in line for line in done.remarks) if remark else not done.remarks
     if not done.checkpoint.heads:
         assert not any("lm_head" in tensor or "cls." in tensor for tensor in done.checkpoint.dtypes)
+
+
+@pytest.mark.parametrize(("objective", "format", "before", "after"), [
+    ("causal", "stream", [], []), ("causal", "packed", ["[CLS]"], []), ("masked", "packed", ["[CLS]"], ["[SEP]"])])
+def test_other_libraries_do_not_end_a_text_that_is_continued(tmp_path, objective, format, before, after):
+    """They add what precedes a document in training, and what follows it only for a model that sees both sides."""
+    network = LEFT if objective == "causal" else {}
+    workdir = given.workdir(tmp_path, objective, format=format, **network)
+    config = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps(config | {"saved": True}))  # a run, not a converted checkpoint
+    conversion.to_published(workdir, tmp_path / "out")
+    encoding = Library.from_file(str(tmp_path / "out/tokenizer.json")).encode("the cat")
+    own = lmrep.load(workdir).tokenizer
+    assert encoding.tokens == [*before, *own.encode("the cat").tokens, *after]
+    name = json.loads((tmp_path / "out/tokenizer_config.json").read_text())["tokenizer_class"]
+    assert name == ("BertTokenizer" if after else "PreTrainedTokenizerFast")
+    assert lmrep.data.tokenizers.load(tmp_path / "out").fingerprint == own.fingerprint
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import tokenizers
 
-from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding, Tokenizer
 
 MARKS = ("Mn", "Mc", "Me", "Cf")  # Unicode categories: combining marks and invisible format characters
 BPE_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}  # RoBERTa's
@@ -30,6 +30,25 @@ def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tu
         extended.append((start, stop))
         limit = min(limit, start)
     return extended[::-1]
+
+
+def add_before_alone(directory: Path, added: Sequence[str]) -> None:
+    """Changes the saved files of a tokenizer by which other libraries surround a text as BERT's or RoBERTa's: they then
+    add the tokens `added` before it, and none after it. A model from left to right does not continue what has ended."""
+    path, config = directory / "tokenizer.json", directory / CONFIG
+    content = json.loads(path.read_text(encoding="utf8")) if path.exists() else {}
+    surround = content.get("post_processor") or {}
+    if surround.get("type") not in ("BertProcessing", "RobertaProcessing"):
+        return
+    sep, library = surround["sep"][0], tokenizers.Tokenizer.from_str(json.dumps(content))
+    between = [sep] * (2 if surround["type"] == "RobertaProcessing" else 1)
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single=[*added, "$A"], pair=[*added, "$A", *between, "$B"],
+        special_tokens=[(token, library.token_to_id(token)) for token in {*added, sep}])
+    path.write_text(library.to_str(pretty=True), encoding="utf8")
+    # Classes of a paper's tokenizer have its post-processor, whatever tokenizer.json has.
+    settings = json.loads(config.read_text(encoding="utf8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf8")
 
 
 class LibraryTokenizer(Tokenizer):
