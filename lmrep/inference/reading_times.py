@@ -26,8 +26,8 @@ PREDICTORS = ("Subtlex_log10", "length", "context_length")
 MEASURES = {EYE_TRACKING: ("RTfirstfix", "RTfirstpass", "RTgopast", "RTrightbound"),
             SELF_PACED: ("self_paced_reading_time",)}
 NUMBERS = (*PREDICTORS, "prev_length", *itertools.chain.from_iterable(MEASURES.values()))
-# Values that pandas, which the pipeline uses, reads as missing. The pipeline restores the text "None" in `item` alone:
-# a previous word after this text is missing.
+# Values that pandas, which the pipeline uses, reads as missing. In `item` alone, the pipeline takes them for the text
+# "None", which the challenge's file leaves out where a sentence begins with it; a previous word after it is missing.
 MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
            "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 MASKS = 3  # that stand for a word and what follows it, for a model that fills masks
@@ -77,7 +77,7 @@ def _read_file(file: Path, root: Path) -> Words | None:
                 raise UserError(f"{where}: {name} is {row[name]!r}; expected a number, or nothing where none is known")
     return Words(
         file.stem if file.parent == root else file.parent.relative_to(root).as_posix(),
-        [tuple(row[name].strip() for name in WORD) for _, row in rows],
+        [("None" if row["item"].strip() in MISSING else row["item"].strip(), row["word"].strip()) for _, row in rows],
         [tuple(row[name].strip() for name in PREVIOUS) if row["prev_item"].strip() not in MISSING
          and row["prev_word"].strip() else None for _, row in rows],
         {name: np.array([text_files.parse_number(row[name]) for _, row in rows]) for name in NUMBERS},

@@ -128,13 +128,15 @@ def test_times_that_surprisal_makes_are_explained(home):
 
 
 def test_values_that_pandas_reads_as_missing_are_missing(home):
-    """As of the pipeline: the text before the previous word too, where it is "None", but not the text before a word."""
+    """As of the pipeline: the text before the previous word too, where it is "None", but not the text before a word,
+    which is "None" where it is missing, as in the challenge's file."""
     def missing(rows):
         rows[5].update(item="None of", word="the", prev_item="None", prev_word="of", RTgopast="null")
         rows[8].update(item="None", word="of", prev_item="", prev_word="None")
+        rows[11].update(item="", word="of")
 
     words, whole = table(home, missing), table(home)
-    assert words.texts[5] == ("None of", "the") and words.texts[8] == ("None", "of")
+    assert words.texts[5] == ("None of", "the") and words.texts[8] == words.texts[11] == ("None", "of")
     assert words.previous[5] is words.previous[8] is None and whole.previous[5] is not None is not whole.previous[8]
     assert np.isnan(words.numbers["RTgopast"][5]) and np.isfinite(whole.numbers["RTgopast"][5])
     run = lmrep.load(home / "causal")
