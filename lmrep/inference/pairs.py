@@ -194,7 +194,7 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False, start: int
         raise UserError(f"{where}: the tokenizer gives no token for {text[:60]!r}; give another sentence")
     if 0 < run.model.max_length < len(ids):
         raise UserError(f"{where}: {text[:60]!r}... has {len(ids):,} tokens; the model takes "
-                        f"{run.model.max_length:,} at most: shorten it")
+                        f"{run.model.max_length:,} at most: shorten it, or leave it out")
     words = [-1 if word is None else word for word in encoding.words]
     words = np.array([-1] * len(before) + words + [-1] * len(after), np.int32)
     if not start:

@@ -173,7 +173,7 @@ def _parts(run: Run, context: str, word: str, where: str, masks: bool) -> list[T
     further = np.array([run.tokenizer.vocabulary.specials["mask"]] * (MASKS - 1) + after, np.int32)
     if 0 < run.model.max_length < end + len(further):
         raise UserError(f"{where}: {context[:60]!r}... has {end + len(further):,} tokens with {MASKS} masks; the model "
-                        f"takes {run.model.max_length:,} at most: shorten it")
+                        f"takes {run.model.max_length:,} at most: shorten it, or leave it out")
     return [Text(np.concatenate([text.ids[:stop], further]),
                  np.concatenate([text.words[:stop], np.full(len(further), -1, np.int32)]), 1)
             for stop in range(end - number + 1, end + 1)]
