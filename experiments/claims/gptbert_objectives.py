@@ -10,6 +10,12 @@ The miniature has two layers of width 128 and 3,000 steps of 32 sequences of 64 
 measure is the mean accuracy on BLiMP (Warstadt et al., 2020), of 200 pairs of each of its 67 paradigms: by
 pseudo-log-likelihoods for networks that were trained on masked examples, from left to right for causal ones alone.
 
+It comes out otherwise: the causal network is best, by 1.2 points (-4.3 to +6.7), and the hybrid one is 0.6 above the
+masked one (-0.8 to +1.9). The likely cause is the short training: a causal step has a target at every position, a
+masked one at 15 to 30 % of them. That was not tested. On the five tasks of BLiMP's supplement (`lmrep evaluate
+--suite`, the files of the BabyLM challenge of 2025) the same networks have 50.2 ± 0.8 (hybrid), 49.9 ± 1.6 (masked) and
+47.5 ± 1.2 (causal), where chance is 50: causal is 2.7 below hybrid (-7.4 to +2.0).
+
 Data: an English text with a blank line between documents, such as 27 MB of Wikipedia, in enwiki-sample/enwiki.txt in
 the current directory, or --config.data.files=... ; the files of BLiMP in the folder blimp.
 """
@@ -35,4 +41,4 @@ def get_claim(scale="miniature"):
         rows={"hybrid": Row("15 of 16 masked, one causal"), "masked": Row("masked", "hybrid", "below"),
               "causal": Row("causal", "hybrid", "below")},
         measure=Measure("accuracy on BLiMP, %", "accuracy", {"pairs": "blimp", **examples}, lambda value: 100 * value),
-        cost="an hour on two cores, estimated")
+        cost="70 minutes on two cores, in two processes")
