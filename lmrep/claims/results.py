@@ -105,9 +105,11 @@ def state(results: Results | None) -> str:
 
 
 def cells(results: Results) -> list[list[str]]:
-    """Returns the rows of the table as text, the head first."""
-    return [["setting", results["measure"]["title"], f"difference{_from(compared(results))}, 95 % interval", "claimed",
-             "verdict", "paper", "paper's difference"], *_rows(results)]
+    """Returns the rows of the table as text, the head first; without the paper's columns if it has no figures."""
+    table = [["setting", results["measure"]["title"], f"difference{_from(compared(results))}, 95 % interval", "claimed",
+              "verdict", "paper", "paper's difference"], *_rows(results)]
+    has_figures = any(row["published"] is not None for row in results["rows"].values())
+    return table if has_figures else [row[:-2] for row in table]
 
 
 def compared(results: Results) -> str:
@@ -182,8 +184,11 @@ def markdown(results: Results) -> str:
 
 def latex(results: Results) -> str:
     """Formats the table in LaTeX, as wide as the text, for the packages array and booktabs."""
-    head, *rows = (" & ".join(map(tex, row)) + r" \\" for row in cells(results))
-    columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}\linewidth}}" for width in WIDTHS)
+    table = cells(results)
+    head, *rows = (" & ".join(map(tex, row)) + r" \\" for row in table)
+    widths = WIDTHS[:len(table[0])]
+    columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{width / sum(widths) * sum(WIDTHS):.3g}\linewidth}}"
+                      for width in widths)
     return "\n".join([
         r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{2pt}",
         rf"\caption{{{tex(results['paper'])}: {tex(results['statement'])}}}",

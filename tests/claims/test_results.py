@@ -62,9 +62,19 @@ def test_the_table_in_markdown():
     assert "The 3 intervals hold together at 95 % (Bonferroni): each has 98.33 %." in lines
 
 
-def test_the_table_in_latex():
+def without_figures():
+    return RESULTS | {"rows": {name: row | {"published": None} for name, row in RESULTS["rows"].items()}}
+
+
+def test_a_paper_without_figures_has_no_columns_for_them():
+    head, *rows = results.cells(without_figures())
+    assert head[-1] == "verdict" and {len(row) for row in rows} == {len(head)}
+
+
+@pytest.mark.parametrize("found", [RESULTS, without_figures()], ids=["figures", "no figures"])
+def test_the_table_in_latex(found):
     """As many cells in each row as columns, balanced braces, and no character that LaTeX reads as a command."""
-    text = results.latex(RESULTS)
+    text = results.latex(found)
     assert text.count("{") == text.count("}") and not re.search(r"(?<!\\)[%#]", text)
     columns = re.findall(r"p\{([\d.]+)\\linewidth\}", text)
     assert 0.9 < sum(map(float, columns)) < 0.95  # and twelve times 2 pt between them
