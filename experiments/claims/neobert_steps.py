@@ -24,7 +24,7 @@ from lmrep.claims import Claim, Measure, Row, at_scale, medium
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, fields, sizes, batch = at_scale(  # sizes: (layers, width, heads, width of gated blocks)
-        scale, miniature=("quickstart.py:", {"steps": 1000},
+        scale, miniature=("quickstart.py:", {"steps": 800},
                           ((2, 128, 4, 344), (4, 160, 4, 432), (6, 128, 4, 344)), 64),
         single=("bert.py:size=base,data=files,format=packed", {
             **medium(10_000), "model.norm": "pre", "stages": ()},
