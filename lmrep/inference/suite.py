@@ -241,6 +241,15 @@ def credit(scores: np.ndarray) -> float:
     return float(tied[0] / tied.sum())
 
 
+def preferences(scores: np.ndarray) -> np.ndarray:
+    """Returns float64[n] in the order of the differences between the two columns of scores [n, 2]. Differences that are
+    equal but for float32 rounding, as those of a model that does not see the context, are equal."""
+    differences = scores[:, 0] - scores[:, 1]
+    order = np.argsort(differences)
+    steps = np.diff(differences[order], prepend=-np.inf) > pairs.ROUNDING * np.abs(scores).max()
+    return np.cumsum(steps)[np.argsort(order)].astype(np.float64)
+
+
 def _groups(scored: Sequence[Scored], level: int) -> dict[str, list[Scored]]:
     groups: dict[str, list[Scored]] = {}
     for choice, scores in scored:
@@ -256,7 +265,7 @@ def _summary(scored: Sequence[Scored], level: int) -> dict[str, Any]:
         return _mean([*parts.values()]) | {"parts": parts} if len(parts) > 1 else next(iter(parts.values()))
     n = len(scored)
     if scored[0][0].ratio is not None:
-        rho = spearman([choice.ratio for choice, _ in scored], [first - second for _, (first, second) in scored])
+        rho = spearman([choice.ratio for choice, _ in scored], preferences(np.array([scores for _, scores in scored])))
         kind, value, interval, chance, ties = CORRELATION, rho, correlation_interval(rho, n), 0.0, 0
     else:
         credits = np.array([credit(scores) for _, scores in scored])

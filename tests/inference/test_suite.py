@@ -166,6 +166,16 @@ def test_ratios_are_correlated_with_preferences(home):
     assert -1 <= low < expected < high <= 1
 
 
+def test_preferences_that_differ_by_rounding_are_equal():
+    """A model that does not see the context prefers one ending to another by the same difference everywhere."""
+    first, second = np.array([[-150.0, -158.0], [-152.0, -157.5], [-149.0, -157.0], [-151.0, -156.5]]).T
+    noise = np.array([2e-5, -2e-5, -3e-5, 1e-5])
+    assert suite.preferences(np.stack([first + noise, second], 1)).tolist() == [2, 1, 2, 1]
+    draw = np.random.default_rng(0).normal(-50, 3, (30, 2))
+    assert suite.preferences(draw).argsort().tolist() == (draw[:, 0] - draw[:, 1]).argsort().tolist()
+    assert len({*suite.preferences(draw)}) == 30
+
+
 def test_interval_of_a_correlation_covers_it_in_95_percent_of_samples():
     rho, n, draw = 0.6, 40, np.random.default_rng(0)
     population = 6 / math.pi * math.asin(rho / 2)  # Spearman's of a normal distribution
