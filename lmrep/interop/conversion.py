@@ -155,7 +155,7 @@ def to_published(
         write(checkpoint, temporary, max_shard_bytes)
         run.tokenizer.save(temporary)
         if run.conditions_on == Context.LEFT and not (run.converted or checkpoint.task or pooling):
-            library.add_before_alone(temporary, [run.tokenizer.tokens[i] for i in run.special_tokens[0]])
+            library.remove_end_of_text(temporary, [run.tokenizer.tokens[i] for i in run.special_tokens[0]])
         if pooling:
             remarks += sentence_transformers.write(run, pooling, temporary)
         try:

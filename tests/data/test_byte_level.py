@@ -123,7 +123,7 @@ def test_other_libraries_can_be_told_to_add_no_token_after_a_text(tokenizer, tmp
     surrounded, ids = Library.from_file(str(tmp_path / "tokenizer.json")), tokenizer.encode("the being").ids.tolist()
     assert surrounded.encode("the being").ids == [0, *ids, 2]
     for added in (["<s>"], []):  # the second leaves what is not RoBERTa's any more
-        library.add_before_alone(tmp_path, added)
+        library.remove_end_of_text(tmp_path, added)
         alone = Library.from_file(str(tmp_path / "tokenizer.json"))
         assert alone.encode("the being").ids == [0, *ids] and alone.encode("the", "being").tokens.count("</s>") == 2
         assert tokenizers.load(tmp_path).fingerprint == tokenizer.fingerprint

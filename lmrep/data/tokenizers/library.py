@@ -32,9 +32,9 @@ def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tu
     return extended[::-1]
 
 
-def add_before_alone(directory: Path, added: Sequence[str]) -> None:
-    """Changes the saved files of a tokenizer by which other libraries surround a text as BERT's or RoBERTa's: they then
-    add the tokens `added` before it, and none after it. A model from left to right does not continue what has ended."""
+def remove_end_of_text(directory: Path, start: Sequence[str]) -> None:
+    """Changes the saved files of a tokenizer: other libraries then add the tokens `start` before a text and none after
+    it, in place of BERT's or RoBERTa's special tokens. A left-to-right model does not continue an ended text."""
     path, config = directory / "tokenizer.json", directory / CONFIG
     content = json.loads(path.read_text(encoding="utf8")) if path.exists() else {}
     surround = content.get("post_processor") or {}
@@ -43,8 +43,8 @@ def add_before_alone(directory: Path, added: Sequence[str]) -> None:
     sep, library = surround["sep"][0], tokenizers.Tokenizer.from_str(json.dumps(content))
     between = [sep] * (2 if surround["type"] == "RobertaProcessing" else 1)
     library.post_processor = tokenizers.processors.TemplateProcessing(
-        single=[*added, "$A"], pair=[*added, "$A", *between, "$B"],
-        special_tokens=[(token, library.token_to_id(token)) for token in {*added, sep}])
+        single=[*start, "$A"], pair=[*start, "$A", *between, "$B"],
+        special_tokens=[(token, library.token_to_id(token)) for token in {*start, sep}])
     path.write_text(library.to_str(pretty=True), encoding="utf8")
     # Classes of a paper's tokenizer have its post-processor, whatever tokenizer.json has.
     settings = json.loads(config.read_text(encoding="utf8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
