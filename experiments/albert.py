@@ -46,11 +46,28 @@ The released command masks 20 tokens of a sequence, 4 % of them, where the paper
 --config.model.dropout=0 --config.model.attention_dropout=0.
 """
 
+from lmrep.experiment.fine_tuning import Recipe, steps
 from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 from lmrep.models.transformer import SHARING
 
 SIZES = {size: f"albert_{size}" for size in ("base", "large", "xlarge", "xxlarge")}
 PAPERS = (Paper("Lan et al., 2019", "BooksCorpus and English Wikipedia, 3.3 billion words"),)
+
+# run_glue.sh of google-research/albert, which gives steps for every set; and its run_squad.sh, with a warm-up over a
+# tenth.
+FINE_TUNING = {"albert": Recipe({
+    "": {"batch_size": 32, "optimizer.learning_rate": 1e-5},
+    "cola": steps(5336, 16, 1e-5, warmup=320),
+    "stsb": steps(3598, 16, 2e-5, warmup=214),
+    "sst2": steps(20_935, 32, 1e-5, warmup=1256),
+    "mnli": steps(10_000, 128, 3e-5, warmup=1000),
+    "qnli": steps(33_112, 32, 1e-5, warmup=1986),
+    "qqp": steps(14_000, 128, 5e-5, warmup=1000),
+    "rte": steps(800, 32, 3e-5, warmup=200),
+    "mrpc": steps(800, 32, 2e-5, warmup=200),
+    "squad1": {"batch_size": 48, "optimizer.learning_rate": 5e-5, "steps": 3649},
+    "squad2": {"batch_size": 48, "optimizer.learning_rate": 3e-5, "steps": 8144},
+})}
 
 
 def get_config(argument=""):

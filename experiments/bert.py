@@ -46,6 +46,7 @@ Choices after the colon:
 from dataclasses import asdict
 
 from lmrep.experiment.config import StageConfig
+from lmrep.experiment.fine_tuning import Recipe, epochs
 from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
 SIZES = {size: f"bert_{size}" for size in ("base", "mini", "small", "medium", "base_cased", "large", "large_cased")}
@@ -55,6 +56,24 @@ PAPERS = (
     Paper("Devlin et al., 2019, with the network of Turc et al., 2019", BOOKS_AND_WIKIPEDIA,
           sizes=("bert_tiny", "mini", "small", "medium")),
     Paper("Devlin et al., 2019", BOOKS_AND_WIKIPEDIA))
+
+FINE_TUNING = {
+    # 2 to 4 epochs, batches of 16 or 32, rates of 5e-5, 3e-5 or 2e-5 (Devlin et al., 2019), with bias correction, whose
+    # absence makes runs on small data sets fail (Zhang et al., 2021).
+    "bert": Recipe({
+        "": epochs(3, 32, 3e-5, bias_correction=True),
+        "squad1": epochs(3, 32, 5e-5),
+        "squad2": epochs(2, 48, 5e-5),
+        "swag": epochs(3, 16, 2e-5),
+    }, grid={"batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2.0, 3.0, 4.0)}),
+    # As released: without bias correction.
+    "bert_released": Recipe({"": epochs(3, 32, 5e-5)}),
+    # Turc et al., 2019: the small networks.
+    "bert_small": Recipe({"": epochs(4, 32, 3e-4, bias_correction=True)}, grid={
+        "batch_size": (8, 16, 32, 64, 128), "optimizer.learning_rate": (3e-4, 1e-4, 5e-5, 3e-5)}),
+    # Mosbach et al., 2021: stable on small data sets.
+    "mosbach": Recipe({"": epochs(20, 16, 2e-5, bias_correction=True)}),
+}
 
 
 def get_config(argument=""):

@@ -57,6 +57,7 @@ from dataclasses import asdict
 
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import StageConfig
+from lmrep.experiment.fine_tuning import Recipe, epochs
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 from lmrep.objectives.replaced_token import SHARED, VARIANTS
 
@@ -70,6 +71,26 @@ TWO_STAGES = (
     StageConfig(name="discriminator", fraction=0.5, objective={"generator_weight": 0.0},
                 optimizer={"multipliers": {f"{path}/*": 0.0 for path in GENERATOR}},
                 start={"encoder": GENERATOR[0]} | {path: path for path in GENERATOR}))
+
+BOTH_ORDERS = {"format.both_orders": True}
+FINE_TUNING = {  # the released code: rates by layer, 10 epochs for the smallest sets
+    "electra": Recipe({
+        "": epochs(3, 32, 1e-4, layer_decay=0.8),
+        "rte": epochs(10, 32, 1e-4),
+        "stsb": epochs(10, 32, 1e-4) | BOTH_ORDERS,
+        "mrpc": BOTH_ORDERS,
+        "squad1": epochs(2, 32, 1e-4, length=512),
+        "squad2": epochs(2, 32, 1e-4, length=512),
+    }, grid={"optimizer.learning_rate": (3e-4, 1e-4, 5e-5)}),
+    "electra_large": Recipe({
+        "": epochs(3, 32, 5e-5, layer_decay=0.9),
+        "rte": epochs(10, 32, 5e-5),
+        "stsb": epochs(10, 32, 5e-5) | BOTH_ORDERS,
+        "mrpc": BOTH_ORDERS,
+        "squad1": epochs(2, 32, 5e-5, length=512),
+        "squad2": epochs(2, 32, 5e-5, length=512),
+    }),
+}
 
 
 def get_config(argument=""):

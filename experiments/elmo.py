@@ -48,10 +48,16 @@ Logs show the sampled losses of training, which are smaller than the full softma
 gives the perplexities per word of both directions.
 """
 
+from lmrep.experiment.fine_tuning import Recipe, epochs
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"original": "elmo_original", "medium": "elmo_medium", "small": "elmo_small"}
 PAPERS = (Paper("Peters et al., 2018", "1 Billion Word Benchmark, 768,648,884 words"),)
+
+# What is trained above frozen vectors, from random values: Adam as in Peters et al., 2017, whose gradients are clipped
+# at 5.
+FINE_TUNING = {"features": Recipe({
+    "": epochs(20, 32, 1e-3, weight_decay=0.0, clip=5.0, bias_correction=True, eps=1e-8)})}
 
 
 def get_config(argument=""):

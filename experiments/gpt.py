@@ -34,11 +34,17 @@ A vocabulary is trained by BPE on lower-cased text, as in the paper. GPT's own i
 `lmrep predict` continues texts, and `lmrep evaluate --stride=256` computes perplexities.
 """
 
+from lmrep.experiment.fine_tuning import Recipe, epochs
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"base": "gpt"}
 PAPERS = (Paper("Radford et al., 2018", "BooksCorpus, 800 million words",
                 unpublished=("objective.across", "format.isolate")),)
+
+# The paper's language-model loss beside it needs a network that reads from left to right, and is a field of the task:
+# objective.auxiliary=0.5.
+FINE_TUNING = {"gpt": Recipe({
+    "": epochs(3, 32, 6.25e-5, eps=1e-8, bias_correction=True, optimizer__schedule__warmup_fraction=0.002)})}
 
 
 def get_config(argument=""):

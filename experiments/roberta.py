@@ -40,10 +40,24 @@ With data=python_docs, batches have 256 sequences. `experiments/ablations/robert
 on two cores.
 """
 
+from lmrep.experiment.fine_tuning import Recipe, epochs, steps
 from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
 SIZES = {"base": "roberta_base", "large": "roberta_large"}
 PAPERS = (Paper("Liu et al., 2019", "160 GB of English text"),)
+
+FINE_TUNING = {"roberta": Recipe({  # fairseq's configs
+    "": epochs(10, 32, 1e-5, betas=(0.9, 0.98), weight_decay=0.1, clip=0.0, bias_correction=True, decay_skip=(),
+               optimizer__schedule__warmup_fraction=0.06),
+    "mnli": steps(123_873, 32, 1e-5, warmup=7432),
+    "qnli": steps(33_112, 32, 1e-5, warmup=1986),
+    "qqp": steps(113_272, 32, 1e-5, warmup=28_318),
+    "rte": steps(2036, 16, 2e-5, warmup=122),
+    "sst2": steps(20_935, 32, 1e-5, warmup=1256),
+    "mrpc": steps(2296, 16, 1e-5, warmup=137),
+    "cola": steps(5336, 16, 1e-5, warmup=320),
+    "stsb": steps(3598, 16, 2e-5, warmup=214),
+}, grid={"batch_size": (16, 32), "optimizer.learning_rate": (1e-5, 2e-5, 3e-5)})}  # the paper's
 
 
 def get_config(argument=""):

@@ -35,10 +35,17 @@ The paper says weight decay 0.1, the released command 0.01 on every parameter. T
 --config.optimizer.weight_decay=0.1 the paper.
 """
 
+from lmrep.experiment.fine_tuning import Recipe, epochs
 from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
 SIZES = {"base": "spanbert_base", "large": "spanbert_large"}
 PAPERS = (Paper("Joshi et al., 2019", "BooksCorpus and English Wikipedia, 3.3 billion words"),)
+
+FINE_TUNING = {"spanbert": Recipe({  # the README of facebookresearch/SpanBERT
+    "": epochs(10, 32, 2e-5, bias_correction=True),
+    "squad1": epochs(4, 32, 2e-5, length=512),
+    "squad2": epochs(4, 32, 2e-5, length=512),
+})}
 
 
 def get_config(argument=""):

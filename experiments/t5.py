@@ -53,6 +53,7 @@ variant=replace_spans,noise=tokens, the baseline of the study; 6 is that with --
 With data=python_docs, batches have 128 sequences and the vocabulary 8,000 pieces.
 """
 
+from lmrep.experiment.fine_tuning import Recipe, steps
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 from lmrep.objectives.span_corruption import VARIANTS
 
@@ -64,6 +65,9 @@ PAPERS = (Paper("Raffel et al., 2019", "C4, 745 GB of web pages"),)
 # What is noise in the paper's tables, of the variants that have any; of replace_spans, in the last models.
 NOISE = {"replace_spans": "spans", "drop_tokens": "tokens", "mask": "tokens", "bert": "tokens"}
 PUBLISHED_IDS = 32_100  # with the sentinels; the table has more rows
+
+FINE_TUNING = {"t5": Recipe({"": steps(  # the paper's study
+    2**18, 128, 1e-3, warmup=0, name="adafactor", weight_decay=0.0, clip=0.0, optimizer__schedule__name="constant")})}
 
 
 def get_config(argument=""):

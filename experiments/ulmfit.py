@@ -76,6 +76,7 @@ Choices after the colon:
 """
 
 from lmrep.core.errors import UserError
+from lmrep.experiment.fine_tuning import Recipe, epochs
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"base": "awd_lstm_ulmfit"}
@@ -84,6 +85,19 @@ PAPERS = (Paper("Howard and Ruder, 2018", "WikiText-103, 103 million words", unp
                            "model.embedding_dropout": 0.05, "model.weight_dropout": 0.5}),)  # the classifier's
 DROPOUT = {"dropout": 0.1, "hidden_dropout": 0.15, "input_dropout": 0.25, "embedding_dropout": 0.02,
            "weight_dropout": 0.2}
+
+# The third stage: the paper, with what it leaves open as in the course's notebook; and the released scripts. Every
+# stage has a schedule of its own.
+CLASSIFIER = {"eps": 1e-8, "bias_correction": True, "layer_decay": 1 / 2.6, "layer_decay_of": "groups",
+              "optimizer__schedule__name": "slanted_triangular", "optimizer__schedule__warmup_fraction": 0.0}
+FINE_TUNING = {
+    "ulmfit": Recipe({"": epochs(50, 64, 0.01, betas=(0.7, 0.99), weight_decay=0.0, clip=0.25, **CLASSIFIER) | {
+        "unfreezing": "gradual"}}),
+    "ulmfit_released": Recipe({"": epochs(
+        50, 64, 0.01, betas=(0.8, 0.99), weight_decay=1e-6, clip=25.0, **CLASSIFIER,
+        optimizer__schedule__cut_fraction=1 / 8, optimizer__schedule__ratio=8.0) | {
+            "unfreezing": "gradual_released"}}),
+}
 
 
 def get_config(argument=""):

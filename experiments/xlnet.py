@@ -54,6 +54,7 @@ The paper's ablations, base size on Books and Wikipedia, medians of five runs: R
 """
 
 from lmrep.core.errors import UserError
+from lmrep.experiment.fine_tuning import Recipe, epochs, steps
 from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
 SIZES = {"base": "xlnet_base", "large": "xlnet_large"}
@@ -63,6 +64,15 @@ PAPERS = (
     Paper("Yang et al., 2019", XLNET_TEXT, sizes=("base",), unpublished=(
         "steps", "batch_size", "optimizer.learning_rate", "optimizer.schedule.warmup", "optimizer.schedule.final")))
 YES, NO = ("yes", ("yes", "no")), ("no", ("no", "yes"))
+
+SQUAD = steps(8000, 48, 3e-5, warmup=1000, length=512, eps=1e-6, layer_decay=0.75, layer_decay_of="gradient")
+FINE_TUNING = {"xlnet": Recipe({  # the README and the scripts of zihangdai/xlnet; "": the rate and batch of most sets
+    "": epochs(3, 32, 2e-5, weight_decay=0.0, bias_correction=True, eps=1e-8),
+    "stsb": steps(1200, 32, 5e-5, warmup=120),
+    "imdb": steps(4000, 32, 2e-5, warmup=500, length=512),
+    "squad1": SQUAD,
+    "squad2": SQUAD,
+})}
 
 
 def get_config(argument=""):

@@ -3,7 +3,8 @@
 import glob
 import os
 from collections.abc import Mapping
-from types import SimpleNamespace
+from functools import cache
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -12,6 +13,7 @@ from lmrep.config import loading
 from lmrep.config.record import choose, read
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import TOKENIZERS
+from lmrep.experiment import page_files
 from lmrep.experiment.config import default_config
 from lmrep.experiment.record import AUTO
 from lmrep.layers.stack import Execution
@@ -21,10 +23,18 @@ from lmrep.tasks import TASKS, heads, networks
 from lmrep.tasks.as_text import text_form
 from lmrep.tasks.known import KNOWN, KnownSet
 
-# Papers' numbers, `recipe=NAME` on the pages of tasks: RECIPES has a row for each data set, and the row "" for all
-# others, which also gives what another row leaves out. All have linear decay and, where nothing else is said, a warm-up
-# over the first tenth of the steps.
+DEFAULT_RECIPE = "bert"  # which `small_networks` changes for narrow networks
+TINY = {"optimizer.learning_rate": 1e-3, "epochs": 5.0}  # of size=tiny, before `small_networks` chooses
+
 Row = Mapping[str, Any]  # fields of a config by dotted path
+
+
+class Recipe(NamedTuple):
+    """The numbers that a paper fine-tunes with, `recipe=NAME` on the pages of tasks. All have linear decay and, where
+    nothing else is said, a warm-up over the first tenth of the steps."""
+
+    rows: Mapping[str, Row]  # a name in `KNOWN` -> fields; "": of other sets, and what the row of a set leaves out
+    grid: Mapping[str, tuple] = MappingProxyType({})  # field -> values, for `lmrep sweep --grid=NAME`
 
 
 def epochs(number: float, batch_size: int, rate: float, **more: Any) -> Row:
@@ -44,120 +54,22 @@ def _of_optimizer(more: Mapping[str, Any]) -> Row:
             for name, value in more.items()}
 
 
-BOTH_ORDERS = {"format.both_orders": True}
-ULMFIT = {"eps": 1e-8, "bias_correction": True, "layer_decay": 1 / 2.6, "layer_decay_of": "groups",
-          "optimizer__schedule__name": "slanted_triangular", "optimizer__schedule__warmup_fraction": 0.0}
-XLNET_SQUAD = {"length": 512, "eps": 1e-6, "layer_decay": 0.75, "layer_decay_of": "gradient"}
-
-RECIPES: Mapping[str, Mapping[str, Row]] = {
-    # Devlin et al., 2019 (2 to 4 epochs, batch 16 or 32, rate 5e-5, 3e-5 or 2e-5), with bias correction, whose absence
-    # makes runs on small data sets fail (Zhang et al., 2021).
-    "bert": {
-        "": epochs(3, 32, 3e-5, bias_correction=True),
-        "squad1": epochs(3, 32, 5e-5),
-        "squad2": epochs(2, 48, 5e-5),
-        "swag": epochs(3, 16, 2e-5),
-    },
-    # As released: without bias correction.
-    "bert_released": {"": epochs(3, 32, 5e-5)},
-    # Turc et al., 2019: the small networks.
-    "bert_small": {"": epochs(4, 32, 3e-4, bias_correction=True)},
-    # Mosbach et al., 2021: stable on small data sets.
-    "mosbach": {"": epochs(20, 16, 2e-5, bias_correction=True)},
-    # fairseq's configs; for other sets the paper's grid.
-    "roberta": {
-        "": epochs(10, 32, 1e-5, betas=(0.9, 0.98), weight_decay=0.1, clip=0.0, bias_correction=True, decay_skip=(),
-                   optimizer__schedule__warmup_fraction=0.06),
-        "mnli": steps(123_873, 32, 1e-5, warmup=7432),
-        "qnli": steps(33_112, 32, 1e-5, warmup=1986),
-        "qqp": steps(113_272, 32, 1e-5, warmup=28_318),
-        "rte": steps(2036, 16, 2e-5, warmup=122),
-        "sst2": steps(20_935, 32, 1e-5, warmup=1256),
-        "mrpc": steps(2296, 16, 1e-5, warmup=137),
-        "cola": steps(5336, 16, 1e-5, warmup=320),
-        "stsb": steps(3598, 16, 2e-5, warmup=214),
-    },
-    # The released code: rates by layer, 10 epochs for the smallest sets.
-    "electra": {
-        "": epochs(3, 32, 1e-4, layer_decay=0.8),
-        "rte": epochs(10, 32, 1e-4),
-        "stsb": epochs(10, 32, 1e-4) | BOTH_ORDERS,
-        "mrpc": BOTH_ORDERS,
-        "squad1": epochs(2, 32, 1e-4, length=512),
-        "squad2": epochs(2, 32, 1e-4, length=512),
-    },
-    "electra_large": {
-        "": epochs(3, 32, 5e-5, layer_decay=0.9),
-        "rte": epochs(10, 32, 5e-5),
-        "stsb": epochs(10, 32, 5e-5) | BOTH_ORDERS,
-        "mrpc": BOTH_ORDERS,
-        "squad1": epochs(2, 32, 5e-5, length=512),
-        "squad2": epochs(2, 32, 5e-5, length=512),
-    },
-    # run_glue.sh of google-research/albert, which gives steps for every set; and its run_squad.sh, with a warm-up over
-    # a tenth.
-    "albert": {
-        "": {"batch_size": 32, "optimizer.learning_rate": 1e-5},
-        "cola": steps(5336, 16, 1e-5, warmup=320),
-        "stsb": steps(3598, 16, 2e-5, warmup=214),
-        "sst2": steps(20_935, 32, 1e-5, warmup=1256),
-        "mnli": steps(10_000, 128, 3e-5, warmup=1000),
-        "qnli": steps(33_112, 32, 1e-5, warmup=1986),
-        "qqp": steps(14_000, 128, 5e-5, warmup=1000),
-        "rte": steps(800, 32, 3e-5, warmup=200),
-        "mrpc": steps(800, 32, 2e-5, warmup=200),
-        "squad1": {"batch_size": 48, "optimizer.learning_rate": 5e-5, "steps": 3649},
-        "squad2": {"batch_size": 48, "optimizer.learning_rate": 3e-5, "steps": 8144},
-    },
-    # The README and the scripts of zihangdai/xlnet. For other sets, the rate and batch of most of them.
-    "xlnet": {
-        "": epochs(3, 32, 2e-5, weight_decay=0.0, bias_correction=True, eps=1e-8),
-        "stsb": steps(1200, 32, 5e-5, warmup=120),
-        "imdb": steps(4000, 32, 2e-5, warmup=500, length=512),
-        "squad1": steps(8000, 48, 3e-5, warmup=1000, **XLNET_SQUAD),
-        "squad2": steps(8000, 48, 3e-5, warmup=1000, **XLNET_SQUAD),
-    },
-    # The README of facebookresearch/SpanBERT.
-    "spanbert": {
-        "": epochs(10, 32, 2e-5, bias_correction=True),
-        "squad1": epochs(4, 32, 2e-5, length=512),
-        "squad2": epochs(4, 32, 2e-5, length=512),
-    },
-    # What is trained above frozen vectors, from random values: Adam as in Peters et al., 2017, whose gradients are
-    # clipped at 5.
-    "features": {"": epochs(20, 32, 1e-3, weight_decay=0.0, clip=5.0, bias_correction=True, eps=1e-8)},
-    # The study of Raffel et al., 2019, of tasks as text to text.
-    "t5": {"": steps(2**18, 128, 1e-3, warmup=0, name="adafactor", weight_decay=0.0, clip=0.0,
-                     optimizer__schedule__name="constant")},
-    # Howard and Ruder, 2018: the paper, with what it leaves open as in the course's notebook; and the released scripts.
-    # Every stage has a schedule of its own.
-    "ulmfit": {"": epochs(50, 64, 0.01, betas=(0.7, 0.99), weight_decay=0.0, clip=0.25, **ULMFIT) | {
-        "unfreezing": "gradual"}},
-    "ulmfit_released": {"": epochs(50, 64, 0.01, betas=(0.8, 0.99), weight_decay=1e-6, clip=25.0, **ULMFIT,
-                                   optimizer__schedule__cut_fraction=1 / 8, optimizer__schedule__ratio=8.0) | {
-        "unfreezing": "gradual_released"}},
-    # Radford et al., 2018. Their language-model loss needs a network that reads from left to right, and is a field of
-    # the task: objective.auxiliary=0.5.
-    "gpt": {"": epochs(3, 32, 6.25e-5, eps=1e-8, bias_correction=True, optimizer__schedule__warmup_fraction=0.002)},
-}
-
-
-TINY = {"optimizer.learning_rate": 1e-3, "epochs": 5.0}  # of size=tiny, before `small_networks` chooses
+@cache
+def recipes() -> Mapping[str, Recipe]:
+    """Returns {name: recipe} of `FINE_TUNING` of the package's pages."""
+    files = page_files.installed(("FINE_TUNING = ",)).values()
+    return {name: recipe for file in files for name, recipe in loading.load_module(file).FINE_TUNING.items()}
 
 
 def recipe_fields(recipe: str, known: str = "") -> Row:
     """Returns the fields that a recipe sets for a known data set; "" for any other."""
-    rows = RECIPES[recipe]
+    rows = recipes()[recipe].rows
     return {**rows[""], **rows.get(known, {})}
 
 
-# The papers' grids, for `lmrep sweep --grid=NAME`: field -> values.
-GRIDS: Mapping[str, Mapping[str, tuple]] = {
-    "bert": {"batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2.0, 3.0, 4.0)},
-    "bert_small": {"batch_size": (8, 16, 32, 64, 128), "optimizer.learning_rate": (3e-4, 1e-4, 5e-5, 3e-5)},
-    "roberta": {"batch_size": (16, 32), "optimizer.learning_rate": (1e-5, 2e-5, 3e-5)},
-    "electra": {"optimizer.learning_rate": (3e-4, 1e-4, 5e-5)},
-}
+def grids() -> Mapping[str, Mapping[str, tuple]]:
+    """Returns {name: grid} of the recipes whose papers searched one, for `lmrep sweep --grid=NAME`."""
+    return {name: recipe.grid for name, recipe in recipes().items() if recipe.grid}
 
 
 def compose_task(
@@ -172,7 +84,7 @@ def compose_task(
         size: base; or tiny, a small network with random parameters, for two cores.
         model: a preset or a network, with random parameters; none: no network below the layers that read frozen
           vectors, words or characters.
-        recipe: a name in `RECIPES`; auto: that of BERT, with other numbers for narrow networks (`small_networks`).
+        recipe: a name in `recipes()`; auto: that of BERT, with other numbers for narrow networks (`small_networks`).
         head: auto, or new.
         network: what is between the encoder and the head: linear (nothing) or bilstm; for taggers also crf or
           bilstm_crf, for classifiers also bcn.
@@ -215,7 +127,7 @@ def compose_task(
         config.checkpoint.best = objective["metrics"][0]
     # The numbers of the paper, then of the page.
     config.recipe = "features" if chosen.model == "none" else chosen.recipe
-    config.update_from_flattened_dict(recipe_fields("bert" if config.recipe == AUTO else config.recipe, known))
+    config.update_from_flattened_dict(recipe_fields(DEFAULT_RECIPE if config.recipe == AUTO else config.recipe, known))
     for section, fields in sections.items():
         config.update({section: fields})
     if not chosen.init:
@@ -232,7 +144,7 @@ def _chosen(argument: str, task: str, known: str, network: str) -> SimpleNamespa
     choices = field.metadata["bounds"].choices if field else ("linear",)
     chosen = loading.parse_argument(
         argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
-        recipe=(AUTO, (AUTO, *RECIPES)), head=("auto", ("auto", "new")),
+        recipe=(AUTO, (AUTO, *recipes())), head=("auto", ("auto", "new")),
         network=(network, choices), features="", vectors="", as_text=False, mesh="data",
         **{"data": ""} if known else {})
     chosen.data = vars(chosen).get("data", "")

@@ -11,7 +11,7 @@ from lmrep.config.record import suggestion
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
-from lmrep.experiment.fine_tuning import GRIDS
+from lmrep.experiment.fine_tuning import grids
 
 AUTO, RATE = "auto", "optimizer.learning_rate"  # the grid that searches this field
 MAX_RATES = 9  # that the search tries
@@ -34,7 +34,7 @@ def parse_grid(text: str) -> list[Fields]:
     axes: dict[str, list[str]] = {}
     if text.strip() and "=" not in text:
         raise UserError(f"--grid is {text!r}; expected FIELD=VALUE,VALUE;FIELD=VALUE,..., auto, paper, or one "
-                        f"of {', '.join(GRIDS)}{suggestion(text, GRIDS)}")
+                        f"of {', '.join(grids())}{suggestion(text, grids())}")
     for part in filter(str.strip, _split(text, ";")):
         path, equals, values = part.partition("=")
         path = _path(path, f"the grid has {part.strip()!r}") if equals else ""
@@ -104,7 +104,7 @@ def from_grid(grid: Any, source: str | Path) -> list[Fields]:
     """Converts {field: values} to the settings of all combinations, or a list of {field: value} to a setting each.
 
     Args:
-      grid: the result of `get_sweep` of a config file, or one of `GRIDS`.
+      grid: the result of `get_sweep` of a config file, or one of `grids()`.
       source: the name of the file or grid, for messages.
 
     Raises:

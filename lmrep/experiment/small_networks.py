@@ -66,7 +66,7 @@ def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
     # But for those that the page of a task has set itself.
     values = {"optimizer.learning_rate": row.task_rate if config.init else row.scratch_rate,
               "batch_size": row.task_batch, "epochs": 0.0}  # as often as `epochs` says
-    paper = fine_tuning.recipe_fields("bert", config.name if config.name in KNOWN else "")
+    paper = fine_tuning.recipe_fields(fine_tuning.DEFAULT_RECIPE, config.name if config.name in KNOWN else "")
     present = {"optimizer.learning_rate": config.optimizer.learning_rate, "batch_size": config.batch_size,
                "epochs": config.epochs}
     return {"recipe": f"{AUTO}: width up to {row.width}", **{

@@ -17,7 +17,7 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.paths import as_path
 from lmrep.experiment import checks, page_files, settings
 from lmrep.experiment import sweep as plans
-from lmrep.experiment.fine_tuning import GRIDS
+from lmrep.experiment.fine_tuning import grids
 from lmrep.experiment.settings import Fields
 from lmrep.experiment.sweep import Plan
 from lmrep.interop.checkpoint_config import load_config
@@ -175,7 +175,7 @@ def _plan(
         fields = earlier + [setting for setting in around if setting not in earlier]
         overrides = tuple(pair for pair in overrides if pair[0] != settings.RATE)
     elif isinstance(grid, str):
-        fields = settings.from_grid(GRIDS[grid], grid) if grid in GRIDS else settings.parse_grid(grid)
+        fields = settings.from_grid(grids()[grid], grid) if grid in grids() else settings.parse_grid(grid)
     elif grid is not None:
         parsed = isinstance(grid, list) and all(isinstance(setting, tuple) for setting in grid)  # of --list
         fields = grid if parsed else settings.from_grid(grid, "grid")

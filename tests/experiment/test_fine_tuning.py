@@ -8,7 +8,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
-from lmrep.experiment.fine_tuning import GRIDS, RECIPES, compose_known, compose_task
+from lmrep.experiment.fine_tuning import compose_known, compose_task, recipes
 from lmrep.experiment.task_data import prepare_examples
 from lmrep.interop import checkpoint_config
 from lmrep.tasks import TASKS
@@ -43,7 +43,7 @@ def test_pages_name_what_they_need(page):
         prepare_examples(experiment, experiment.tokenizer)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", recipes())
 def test_recipes_give_checked_configs(recipe):
     for name in ("", *KNOWN):
         if name and KNOWN[name].task not in TASKS:
@@ -63,9 +63,8 @@ def test_mosbach_s_recipe_is_that_of_the_paper():
     assert not compose_task("recipe=bert_released", "classification").optimizer.bias_correction
 
 
-def test_recipes_and_grids_name_known_sets_and_fields():
-    assert all(name in KNOWN for recipe in RECIPES.values() for name in recipe if name)
-    assert GRIDS.keys() <= RECIPES.keys()
+def test_recipes_name_known_sets():
+    assert all(name in KNOWN for recipe in recipes().values() for name in recipe.rows if name)
 
 
 def test_published_figures_are_of_known_sets():

@@ -98,7 +98,7 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
         return _same(values[field], value)
 
     settings = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
-                for name in fine_tuning.RECIPES}
+                for name in fine_tuning.recipes()}
     differing = {name: [field for field, value in recipe.items() if field in values and not same(field, value)]
                  for name, recipe in settings.items()}
     name = min(differing, key=lambda name: len(differing[name]))
@@ -112,7 +112,7 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
 def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
     """Returns the settings of a fine-tuning recipe, for the fields that any such recipe sets."""
     known = known if known in KNOWN and KNOWN[known].task == task else ""
-    fields = {field for recipe in fine_tuning.RECIPES.values() for settings in recipe.values() for field in settings}
+    fields = {field for recipe in fine_tuning.recipes().values() for row in recipe.rows.values() for field in row}
     config = fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known)
     config = flatten_config(resolve.apply_overrides(config, ()).to_dict())
     return {field: value for field, value in config.items()
