@@ -6,9 +6,12 @@
 #   IMAGE=registry/lmrep launch/kubernetes.sh gs://bucket/runs/bert ...   # without a shared volume
 #   IMAGE=registry/lmrep CLAIM=shared TPU=tpu-v6e-slice TOPOLOGY=4x4 [NAME=lmrep CHIPS=4] \
 #     launch/kubernetes.sh ...               # on a TPU slice of Google Kubernetes Engine
-#   kubectl logs --follow job/NAME           # of process 0; kubectl logs -l job-name=NAME --prefix: of all
-#   kubectl delete job NAME                  # SIGTERM: they agree on a step, save and exit; apply again to continue
+#   kubectl logs --follow job/NAME-hosts-0   # of process 0
+#   kubectl logs -l jobset.sigs.k8s.io/jobset-name=NAME --prefix                # of all
+#   kubectl delete jobset NAME               # SIGTERM: they agree on a step, save and exit; apply again to continue
 #
+# The cluster has JobSet (https://jobset.sigs.k8s.io/docs/installation). If a pod fails or its node is lost, JobSet
+# starts all pods again, and the run continues from its newest checkpoint, up to 100 times.
 # IMAGE has lmrep installed, and the experiments in its working directory: see launch/Dockerfile. CLAIM is a volume that
 # all nodes can write to; it is mounted as /shared, and WORKDIR must be there, unless it is in an object store. Without
 # CLAIM, each pod prepares the data on its node's disk. ACCOUNT is the pods' service account, which may give them access

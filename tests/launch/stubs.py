@@ -50,10 +50,28 @@ for i in range(2):
 sys.exit(max(task.wait() for task in tasks))
 """
 
-# Runs a shell command on two hosts with separate home directories, as ssh does.
+# Runs a shell command on two hosts with separate home directories, as ssh does. A request for a slice has the states of
+# the file `states`, one for each look; after the last it stays as it is. Without the request, there are no hosts.
 GCLOUD = """#!{python}
-import os, subprocess, sys
+import os, shutil, subprocess, sys
 from pathlib import Path
+folder, verb = Path({calls!r}).parent, sys.argv[4]
+if sys.argv[3] == "queued-resources":
+    with open(folder / "requests", "a") as file:
+        file.write(" ".join(sys.argv[4:]) + "\\n")
+    if verb == "create":
+        (folder / "requested").touch()
+    elif verb == "delete":
+        (folder / "requested").unlink()
+        for host in folder.glob("host*"):
+            shutil.rmtree(host)
+    elif not (folder / "requested").exists():
+        sys.exit("ERROR: (gcloud.compute.tpus.queued-resources.describe) NOT_FOUND: Resource was not found")
+    else:
+        state, *later = (folder / "states").read_text().split()
+        (folder / "states").write_text("\\n".join(later or [state]))
+        print(state)
+    sys.exit()
 line = next((word.partition("=")[2] for word in sys.argv if word.startswith("--command=")), None)
 worker = next(word.partition("=")[2] for word in sys.argv if word.startswith("--worker="))
 for host in ("0", "1") if worker == "all" else (worker,):

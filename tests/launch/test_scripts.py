@@ -135,7 +135,7 @@ def test_slurm_sends_a_signal_before_the_end_and_runs_one_task_per_node():
 def test_tpu_pod_runs_on_all_hosts(stubs):
     ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "slice", "--zone=zone-b", "--project=p", "--worker=all"]
     (command,) = commands(stubs, "tpu_pod.sh", "stop", **CLOUD, PROJECT="p")
-    assert command == [*ssh, "--command=pkill --signal TERM --parent $(cat lmrep/train.pid)"]
+    assert command == [*ssh, "--command=touch lmrep/stopped && pkill --signal TERM --parent $(cat lmrep/train.pid)"]
     assert commands(stubs, "tpu_pod.sh", "fly", **CLOUD, code=2)[1:] == []
 
 
@@ -169,7 +169,68 @@ def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
     assert finish(stubs.start("tpu_pod.sh", "stop", **CLOUD)).code == 0
     codes = [log.with_name("train.code") for log in logs]
     wait(lambda: all(code.exists() and code.read_text() for code in codes))
-    assert finish(stubs.start("tpu_pod.sh", "status", **CLOUD)).out.count(": ended with 143\n") == 2
+    assert finish(stubs.start("tpu_pod.sh", "status", **CLOUD)).out.count(": ended with 143, stopped\n") == 2
+
+
+def test_tpu_pod_requests_a_preempted_slice_again_and_runs_to_the_end(stubs, tmp_path):
+    stubs.add("gcloud", GCLOUD)
+    stubs.add("uv", UV)
+    (tmp_path / "states").write_text("WAITING_FOR_RESOURCES PROVISIONING ACTIVE SUSPENDED ACTIVE")
+    settings = {**CLOUD, "TYPE": "v6e-16", "IMAGE": "v2-alpha-tpuv6e", "SPOT": "1", "POLL": "0.2"}
+    answer = finish(stubs.start("tpu_pod.sh", "run", *ARGUMENTS, **settings))
+    assert answer.code == 0, answer
+    requests = [line.split() for line in (tmp_path / "requests").read_text().splitlines()]
+
+    assert [words[0] for words in requests if words[0] != "describe"] == ["create", "delete", "create"]
+    assert requests[1] == ["create", "slice", "--node-id=slice", "--accelerator-type=v6e-16",
+                           "--runtime-version=v2-alpha-tpuv6e", "--spot", "--zone=zone-b"]
+    assert "--force" in next(words for words in requests if words[0] == "delete")
+    trained = [call["words"] for call in stubs.called() if call["words"][:2] == ["lmrep", "train"]]
+    assert trained == [TRAIN] * 4  # two hosts, twice
+    assert "the request for slice: PROVISIONING" in answer.out and "slice is SUSPENDED" in answer.out
+
+
+@pytest.mark.parametrize(("code", "starts"), [(0, 1), (2, 1), (3, 3), (143, 3)])
+def test_tpu_pod_starts_a_run_that_failed_again(stubs, tmp_path, code, starts):
+    """143 is the code of a run that the system stopped: it goes on, unless a user stopped it."""
+    stubs.add("gcloud", GCLOUD)
+    hosts(stubs, tmp_path, code)
+    answer = finish(stubs.start("tpu_pod.sh", "run", *ARGUMENTS, **CLOUD, POLL="0.2", RESTARTS="2"))
+    assert answer.code == code, answer
+    assert [call["words"] for call in stubs.called()] == [TRAIN] * 2 * starts
+
+
+def test_tpu_pod_watches_a_run_that_goes_on_until_a_user_stops_it(stubs, tmp_path):
+    stubs.add("gcloud", GCLOUD)
+    for run in hosts(stubs, tmp_path):
+        run.write_text(run.read_text().replace("sys.exit(", UNTIL_STOPPED))
+    assert finish(stubs.start("tpu_pod.sh", "train", *ARGUMENTS, **CLOUD)).code == 0
+    wait(lambda: len(stubs.called()) == 2)
+    watching = stubs.start("tpu_pod.sh", "run", *ARGUMENTS, **CLOUD, POLL="0.2")
+    assert finish(stubs.start("tpu_pod.sh", "stop", **CLOUD)).code == 0
+    assert finish(watching).code == 143 and len(stubs.called()) == 2
+
+
+def test_tpu_pod_copies_a_config_file_of_the_user(stubs, tmp_path):
+    stubs.add("gcloud", GCLOUD)
+    hosts(stubs, tmp_path)
+    (tmp_path / "mine.py").write_text("# mine")
+    finish(stubs.start("tpu_pod.sh", "train", "gs://b/run", f"{tmp_path}/mine.py:size=tiny", **CLOUD))
+    wait(lambda: len(stubs.called()) == 2)
+    assert (tmp_path / "host1/lmrep/mine.py").read_text() == "# mine"
+    assert stubs.called()[0]["words"] == ["lmrep", "train", "--config=mine.py:size=tiny", "--workdir=gs://b/run"]
+
+
+def hosts(stubs, folder, code=0):
+    """Makes two hosts of a slice, on which lmrep is installed and ends with a code; its files on them."""
+    (folder / "requested").touch()
+    (folder / "states").write_text("ACTIVE")
+    files = [folder / f"host{host}/lmrep/venv/bin/lmrep" for host in (0, 1)]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text((stubs.folder / "lmrep").read_text().replace('"STUB_CODE", "0"', f'"STUB_CODE", "{code}"'))
+        file.chmod(0o755)
+    return files
 
 
 def wait(condition, seconds=20):
@@ -180,12 +241,12 @@ def wait(condition, seconds=20):
         time.sleep(0.01)
 
 
-def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
+def test_kubernetes_applies_a_set_of_one_indexed_job(stubs):
     yaml = pytest.importorskip("yaml")
     settings = {"NAME": "bert", "HOSTS": "4", "GPUS": "8", "IMAGE": "registry/lmrep:1", "CLAIM": "disk"}
     (call,) = commands(stubs, "kubernetes.sh", *ARGUMENTS, **settings)
     assert call == ["kubectl", "apply", "--filename=-"]
-    service, job = yaml.safe_load_all(stubs.called()[0]["stdin"])
+    jobs, job = job_of(stubs.called()[0]["stdin"])
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["command"] + container["args"] == TRAIN
@@ -194,10 +255,15 @@ def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
     assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     assert environment["JAX_NUM_PROCESSES"] == "4" and job["spec"]["completionMode"] == "Indexed"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
-    # Pod i of an indexed Job has the host name JOB-i, below the name of the service that is its subdomain.
-    assert environment["JAX_COORDINATOR_ADDRESS"] == "bert-0.bert:8476"
-    assert service["metadata"]["name"] == pod["subdomain"] == "bert" and service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    # Pod i of Job j of a JobSet has the host name SET-NAME-j-i, below the name of the set.
+    name = jobs["spec"]["replicatedJobs"][0]["name"]
+    assert environment["JAX_COORDINATOR_ADDRESS"] == f"bert-{name}-0-0.bert:8476"
+    assert jobs["spec"]["network"]["enableDNSHostnames"] and jobs["metadata"]["name"] == "bert"
+    # A pod that fails ends the Job, and all start again, but for exit code 2.
+    assert job["spec"]["backoffLimit"] == 0 and jobs["spec"]["failurePolicy"]["maxRestarts"] == 100
+    (rule,), (refused,) = jobs["spec"]["failurePolicy"]["rules"], job["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    assert (refused["action"], refused["onExitCodes"]["values"]) == ("FailJob", [2])
     assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 120
     limits = {"cpu": 64, "memory": "256Gi", "nvidia.com/gpu": 8}
     assert container["resources"] == {"requests": limits, "limits": limits}
@@ -206,15 +272,23 @@ def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "disk"
     printed = finish(stubs.start("kubernetes.sh", *ARGUMENTS, **settings, SHOW="1")).out
-    assert list(yaml.safe_load_all(printed)) == [service, job] and len(stubs.called()) == 1
+    assert yaml.safe_load(printed) == jobs and len(stubs.called()) == 1
+
+
+def job_of(text):
+    """A JobSet, and its Job."""
+    jobs = pytest.importorskip("yaml").safe_load(text)
+    assert (jobs["apiVersion"], jobs["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    (replicated,) = jobs["spec"]["replicatedJobs"]
+    assert replicated["replicas"] == 1
+    return jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, **replicated["template"]}
 
 
 @pytest.mark.parametrize(("topology", "chips", "hosts"), [("4x4", 4, 4), ("2x2x4", 4, 4), ("2x4", 8, 1)])
 def test_kubernetes_runs_a_pod_on_each_host_of_a_tpu_slice(stubs, topology, chips, hosts):
-    yaml = pytest.importorskip("yaml")
     settings = {"IMAGE": "r/lmrep", "CLAIM": "disk", "NAME": "bert", "TPU": "tpu-v6e-slice", "TOPOLOGY": topology,
                 "CHIPS": str(chips), "CPUS": "100", "MEMORY": "300Gi", "SHOW": "1"}
-    service, job = yaml.safe_load_all(finish(stubs.start("kubernetes.sh", *ARGUMENTS, **settings)).out)
+    jobs, job = job_of(finish(stubs.start("kubernetes.sh", *ARGUMENTS, **settings)).out)
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["command"] + container["args"] == TRAIN
@@ -223,10 +297,10 @@ def test_kubernetes_runs_a_pod_on_each_host_of_a_tpu_slice(stubs, topology, chip
     limits = {"cpu": 100, "memory": "300Gi", "google.com/tpu": chips}
     assert container["resources"] == {"requests": limits, "limits": limits}
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == hosts
-    assert job["spec"]["completionMode"] == "Indexed" and pod["subdomain"] == service["metadata"]["name"] == "bert"
+    assert job["spec"]["completionMode"] == "Indexed" and jobs["metadata"]["name"] == "bert"
     environment = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert environment["JAX_NUM_PROCESSES"] == str(hosts) and environment["JAX_PLATFORMS"] == "tpu,cpu"
-    assert environment["JAX_COORDINATOR_ADDRESS"] == "bert-0.bert:8476"
+    assert environment["JAX_COORDINATOR_ADDRESS"] == "bert-hosts-0-0.bert:8476"
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -238,10 +312,9 @@ def test_kubernetes_refuses_a_slice_that_cannot_be(stubs, settings, message):
 
 
 def test_kubernetes_needs_no_claim_for_a_workdir_in_an_object_store(stubs):
-    yaml = pytest.importorskip("yaml")
     arguments = ("gs://bucket/runs/bert", *ARGUMENTS[1:])
     shown = finish(stubs.start("kubernetes.sh", *arguments, IMAGE="i", SHOW="1", ACCOUNT="trainer")).out
-    pod = [*yaml.safe_load_all(shown)][1]["spec"]["template"]["spec"]
+    pod = job_of(shown)[1]["spec"]["template"]["spec"]
     assert pod["volumes"][0] == {"name": "shared", "emptyDir": {}} and pod["serviceAccountName"] == "trainer"
     answer = finish(stubs.start("kubernetes.sh", *ARGUMENTS, IMAGE="i", SHOW="1"))
     assert answer.code == 1 and "CLAIM is missing" in answer.err
@@ -255,12 +328,12 @@ def test_one_machine_writes_the_log_of_a_remote_workdir_here(stubs, tmp_path):
 @pytest.mark.parametrize("slice", [{}, {"TPU": "tpu-v5p-slice", "TOPOLOGY": "2x2x4"}], ids=["GPUs", "TPUs"])
 @pytest.mark.parametrize("volume", [{}, {"CLAIM": "c"}], ids=["store", "claim"])
 def test_kubernetes_manifests_match_the_schema(stubs, slice, volume):
-    yaml, validate = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
+    """The Job: Kubernetes has no schema of a JobSet."""
+    validate = pytest.importorskip("kubernetes_validate")
     workdir = "/shared/run" if volume else "gs://bucket/run"
     words = (workdir, *ARGUMENTS[1:])
     shown = finish(stubs.start("kubernetes.sh", *words, IMAGE="i", SHOW="1", **slice, **volume)).out
-    for manifest in yaml.safe_load_all(shown):
-        validate.validate(manifest, validate.latest_version(), strict=True)
+    validate.validate(job_of(shown)[1], validate.latest_version(), strict=True)
 
 
 def test_dockerfile_copies_what_is_there_and_installs_an_extra_that_is_there():
