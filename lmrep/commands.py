@@ -77,7 +77,7 @@ def inspect(
         if overrides:
             raise UserError(f"{', '.join(overrides)} is given, and the config of the run in {directory} is used "
                             "unchanged; leave it out, or give a config")
-        path = remote_workdir.local_copy(directory, checkpoints=False)
+        path = remote_workdir.local_copy(directory)
         recorded = workdir.read_config(path)
         if "train" not in recorded["data"] and "saved" not in recorded:
             raise UserError(f"{directory} was converted, not trained, and has no data to inspect")
@@ -109,7 +109,7 @@ def report(
     from lmrep.analysis import report as reports  # slow to import
 
     directories = [directories] if isinstance(directories, str | os.PathLike) else [*directories]
-    local = [remote_workdir.local_copy(as_path(directory)) for directory in directories]
+    local = [remote_workdir.local_copy(directory) for directory in directories]
     path = reports.write(local, output and as_path(output), data_dir=data_dir or default_data_dir())
     if len(local) == 1 and not output and (url := remote.as_url(as_path(directories[0]))):
         remote_workdir.upload(url, path)

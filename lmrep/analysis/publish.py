@@ -51,13 +51,13 @@ def push(
     if not REPO.fullmatch(repo):
         raise UserError(f"--repo is {repo!r}; expected OWNER/NAME")
     hub.check_installed()
-    workdir = remote_workdir.local_copy(directory, step)
+    workdir = remote_workdir.local_copy(directory)
     if not conversion.is_workdir(workdir):
         raise UserError(f"{directory} is a published directory already; upload it with hf upload {repo} {directory}")
     temporary, kept = Path(tempfile.mkdtemp(prefix="lmrep-push-")), False
     try:
         folder = temporary / repo.rpartition("/")[2]
-        converted = conversion.to_published(workdir, folder, step, part=part)
+        converted = conversion.to_published(directory, folder, step, part=part)
         for remark in converted.remarks:
             log.info("%s", remark)
         run = run_data.read(workdir, workdir.name, Path(as_path(data_dir)) if data_dir else default_data_dir())

@@ -111,7 +111,7 @@ class Arguments:
         from lmrep.storage import remote_workdir
         from lmrep.storage.workdir import read_config
 
-        config = read_config(remote_workdir.local_copy(self.workdir, checkpoints=False))["config"]
+        config = read_config(remote_workdir.local_copy(self.workdir))["config"]
         fields = {path for path, _ in self.overrides}
         if "epochs" in fields and "steps" not in fields:  # the steps on record belong to the previous epochs
             config = {**config, "steps": 0}

@@ -19,9 +19,8 @@ def run(arguments: Arguments) -> None:
     a, b = arguments.paths
 
     from lmrep.interop import conversion, differences
-    from lmrep.storage import remote_workdir
 
     (arrays_a, description_a), (arrays_b, description_b) = (
-        conversion.read_arrays(remote_workdir.local_copy(path), arguments.flags.raw) for path in (a, b))
+        conversion.read_arrays(path, arguments.flags.raw) for path in (a, b))
     print(f"{a} ({description_a})\n{b} ({description_b})\n"
           f"{differences.describe(differences.compare(arrays_a, arrays_b), a, b)}")

@@ -44,7 +44,7 @@ def run(arguments: Arguments) -> None:
         return
     vocabulary = done = None
     if arguments.workdir:
-        directory = remote_workdir.local_copy(arguments.workdir, checkpoints=False)
+        directory = remote_workdir.local_copy(arguments.workdir)
         experiment, vocabulary = config.read_run(directory)[0], tokenizers.load(directory / "tokenizer").vocabulary
         cost = run_cost.read(directory)
         done = (cost.step, cost.flops) if cost and cost.flops is not None else None

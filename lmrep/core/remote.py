@@ -68,7 +68,7 @@ def user_errors(url: str, *passed: type[Exception]) -> Iterator[None]:
     """Turns the errors of a store, except those of the types `passed`, into UserErrors that name `url`."""
     try:
         yield
-    except (UserError, RunFault, *passed):
+    except (UserError, RunFault, Damaged, *passed):
         raise
     except Exception as error:
         raise UserError(f"cannot reach {url}: {describe(error)}; check the address, the network and the "

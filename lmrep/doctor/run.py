@@ -75,7 +75,7 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, data: Da
     """Checks like `resuming`, without downloading checkpoints. The value is the step; None for a new run."""
     if not steps:
         return Result("a new run", None)
-    copy = remote_workdir.download(url, checkpoints=False)
+    copy = remote_workdir.local_copy(url)
     try:
         _check_same(copy, steps, experiment, data)
     except UserError as error:

@@ -4,9 +4,9 @@ part is a run, a published directory, or a text file of word vectors.
 Parts are loaded at every start of a run and never saved with it; the run's config.json has their fingerprints.
 """
 
-import contextlib
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from lmrep.layers.stack import Execution
 from lmrep.models.base import Context
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.storage import averaging, remote_workdir
-from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import DamagedCheckpoint
 from lmrep.storage.workdir import CONFIG
 
 # Fields of networks that were added after the first fingerprints, at the values of the networks of before: a run with a
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
 
 
 def read_run(directory: Path, name: str, values: bool) -> Trained:
-    """Reads the run in a workdir, at its default checkpoint (`chosen_step`); `name` is its path, for people. Without
+    """Reads the run in a workdir, at its default checkpoint (`read_params`); `name` is its path, for people. Without
     `values`, no checkpoint is read.
 
     Raises:
@@ -55,20 +55,40 @@ def read_run(directory: Path, name: str, values: bool) -> Trained:
     experiment = experiments.read_run(directory)[0]
     tokenizer, params, step = tokenizers.load(directory / "tokenizer"), None, experiment.steps
     if values:
-        best = experiments.best_direction(experiment)
-        with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
-            step = chosen_step(checkpoints, experiment)
-            if step is None:
-                raise UserError(f"{name} holds no checkpoint yet; train it first: lmrep train --workdir={name}")
-            params = flatten(averaging.parameters(checkpoints, step, experiment.evaluation.averaged))
-    return Trained(f"{name}, step {step:,}" if values else name, experiment, step, tokenizer, params)
+        step, tree, _ = read_params(name, experiment)
+        name, params = f"{name}, step {step:,}", flatten(tree)
+    return Trained(name, experiment, step, tokenizer, params)
 
 
-def chosen_step(checkpoints: Checkpoints, experiment: Experiment) -> int | None:
-    """Returns the step of a run's default checkpoint: the best one if the config says so (`checkpoint.load`), otherwise
-    the newest that verifies. None if there is no checkpoint."""
-    best = checkpoints.best() if experiment.checkpoint.load == "best" else None
-    return checkpoints.newest() if best is None else best
+def read_params(
+    workdir: str | os.PathLike, experiment: Experiment, step: int | None = None, raw: bool = False
+) -> tuple[int, Tree, bool]:
+    """Reads a run's parameters: (step, nested dict of numpy arrays, whether running averages are among them).
+
+    Args:
+      workdir: may be remote.
+      experiment: the run's experiment.
+      step: of the checkpoint; None for the default one: the best if the config says so (`checkpoint.load`), otherwise
+        the newest. A damaged one is skipped.
+      raw: whether to leave averages out that `evaluation.averaged` would use.
+
+    Raises:
+      UserError: there is no checkpoint, or not this one.
+      RunFault: it is damaged, or all are.
+    """
+    averaged, loads_best = experiment.evaluation.averaged and not raw, experiment.checkpoint.load == "best"
+    with remote_workdir.opened(workdir, experiments.best_direction(experiment)) as checkpoints:
+        if step is not None and step not in (steps := checkpoints.steps()):
+            raise UserError(f"{workdir} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
+        while True:
+            at = checkpoints.best() if loads_best and step is None else step
+            at = checkpoints.newest() if at is None else at
+            try:
+                return (at, averaging.parameters(checkpoints, at, averaged),
+                        averaged and checkpoints.holds(at, averaging.AVERAGE))
+            except DamagedCheckpoint:  # of a store: `newest` and `best` pass over it now
+                if step is not None:
+                    raise
 
 
 # Kind of directory -> its reader, (directory, name, values) -> Trained. `lmrep.interop.conversion` adds "published".
@@ -97,21 +117,13 @@ def part_paths(frozen: Mapping[str, str], stages: Sequence[StagePlan]) -> dict[s
     return paths
 
 
-def locate(name: str, path: str, checkpoints: bool = True) -> Path:
-    """Returns the file or directory of a part, downloaded if it is remote.
-
-    Args:
-      name: the part's name in `config.frozen`, for messages.
-      path: a local path or a URL.
-      checkpoints: whether to download the checkpoints of a remote run.
-
-    Raises:
-      UserError: there is none.
-    """
+def locate(name: str, path: str) -> Path:
+    """Returns the file or directory of a part, or a copy without checkpoints if it is remote. `name` is the part's name
+    in `config.frozen`, for messages. Raises UserError if there is none."""
     where = f"config.frozen.{name} is {path!r}"
     if remote.as_url(path):
         try:
-            return remote_workdir.local_copy(path, checkpoints=checkpoints)
+            return remote_workdir.local_copy(path)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
     local = Path(path)
@@ -155,7 +167,7 @@ def teacher_names(stages: Sequence[StagePlan]) -> set[str]:
 def _part(name: str, path: str, execution: Execution, values: bool, teacher: bool) -> FrozenPart:
     """Loads a part, whose network is computed with the execution settings of this run; `teacher` says whether only its
     loss reads it."""
-    local = locate(name, path, values)
+    local = locate(name, path)
     if local.is_file():
         table = word_vectors.read(local)
         specs = {"vectors": ParamSpec(table.vectors.shape, ("vocab", None))}

@@ -70,7 +70,7 @@ def check_contracts(experiment: Experiment) -> None:
     """
     if experiment.labelled:
         for name, path in frozen.part_paths(experiment.frozen, experiments.resolve_stages(experiment)).items():
-            frozen.locate(name, path, checkpoints=False)  # downloads no parameters
+            frozen.locate(name, path)
         return
     parts = frozen.load(experiment, values=False)
     # That of a teacher is the run's own, which is compared once there is a tokenizer.

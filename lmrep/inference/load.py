@@ -1,6 +1,5 @@
 """Loads a trained run from its workdir."""
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -23,7 +22,6 @@ from lmrep.inference.ensemble import check
 from lmrep.inference.run import Run
 from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.storage import averaging, remote_workdir
-from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.state import specs_of, with_shared
 
 log = logging.getLogger(__name__)
@@ -33,7 +31,7 @@ def load(
     directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({}),
     objective: Mapping[str, Any] = types.MappingProxyType({}), ensemble: str = "",
 ) -> Run:
-    """Loads the run in a workdir. A remote workdir is downloaded.
+    """Loads the run in a workdir, which may be remote.
 
     Args:
       directory: the workdir.
@@ -50,7 +48,7 @@ def load(
         ensemble is of another task.
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
-    directory = remote_workdir.local_copy(directory, step)
+    workdir, directory = directory, remote_workdir.local_copy(directory)
     experiment, record = experiments.read_run(directory)
     experiment = resolve.with_model_fields(experiment, model)
     experiment = resolve.with_objective_fields(experiment, objective)
@@ -58,16 +56,7 @@ def load(
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
     model = experiments.build_model(experiment, tokenizer.size)
-    best = experiments.best_direction(experiment)
-    with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
-        steps = checkpoints.steps()
-        if not steps:
-            raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
-        if step is not None and step not in steps:
-            raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
-        if step is None:
-            step = frozen.chosen_step(checkpoints, experiment)
-        params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
+    step, params, _ = frozen.read_params(workdir, experiment, step)
     experiment = evaluate_task.with_tuned(experiment, directory, step)
     parts = frozen.load(experiment, tokenizer.tokens, teachers=False)
     checks.check_fingerprints(directory, record, frozen.fingerprints(parts), experiment)
@@ -76,7 +65,7 @@ def load(
         params = params | unflatten(build.frozen_values(objective, parts))
     shapes = jax.eval_shape(lambda: objective.carry(1)).shared
     if jax.tree.leaves(shapes):
-        with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
+        with remote_workdir.opened(workdir) as checkpoints:
             if checkpoints.holds(step, averaging.SHARED):
                 params = with_shared(params, checkpoints.restore(step, shapes, averaging.SHARED)[0])
     params = jax.device_put(params, jax.local_devices()[0])

@@ -291,7 +291,7 @@ def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], li
 
 
 def to_published(
-    source: Path, target: Path, step: int | None = None
+    source: str | Path, target: Path, step: int | None = None
 ) -> tuple[Mapping[str, np.ndarray], list[str]]:
     """Makes `target` a directory with `options.json`, `lm_weights.hdf5` and `vocab.txt` from the workdir `source`.
 

@@ -39,7 +39,7 @@ from lmrep.interop.huggingface.head_classes import label_remarks, read_task
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.write import choose_family, from_network, tensors, write
 from lmrep.models.base import Context
-from lmrep.storage import averaging, workdir
+from lmrep.storage import remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
@@ -128,10 +128,10 @@ def new_workdir(
 
 
 def to_published(
-    source: Path, target: Path, step: int | None = None, max_shard_bytes: int = 5 * 10**9, part: str = "",
+    source: str | Path, target: Path, step: int | None = None, max_shard_bytes: int = 5 * 10**9, part: str = "",
     pooling: str = "",
 ) -> Converted:
-    """Makes `target` a published directory from the workdir `source`.
+    """Makes `target` a published directory from the workdir `source`, which may be remote.
 
     Args:
       step: the step of the checkpoint; None for the default one (`load`).
@@ -162,8 +162,8 @@ def to_published(
             again = read(temporary)
         except UserError as error:
             message = str(error).replace(str(temporary), str(target))
-            raise RunFault(f"{source / FOLDER} cannot be written: {message}; nothing is written. Restore it, or remove "
-                           "it to write the parameters under the library's names") from None
+            raise RunFault(f"{run.directory / FOLDER} cannot be written: {message}; nothing is written. Restore it, or "
+                           "remove it to write the parameters under the library's names") from None
         if changed := [path for path, value in checkpoint.params.items()
                        if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:
             raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
@@ -311,9 +311,9 @@ def equivalent_experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer
     return experiments.parse(config)
 
 
-def read_arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
-    """Reads (all arrays of a workdir's default checkpoint or of a published directory, a description for people). The
-    arrays are by our path, or by the published name if they have no counterpart in our network.
+def read_arrays(path: str | Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
+    """Reads (all arrays of a workdir's default checkpoint or of a published directory, a description for people). Both
+    may be remote. The arrays are by our path, or by the published name if they have no counterpart in our network.
 
     A run that keeps averaged parameters gives these, unless its `evaluation.averaged` is false or `raw` is true.
 
@@ -321,17 +321,11 @@ def read_arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarra
       UserError: the directory is neither a workdir with a checkpoint nor a published checkpoint.
       RunFault: no checkpoint verifies.
     """
+    directory = remote_workdir.local_copy(path)
     if not is_workdir(directory):
         checkpoint = read(directory)
         return checkpoint.params | checkpoint.extra_tensors, "as published"
-    experiment = experiments.read_run(directory)[0]
-    best = experiments.best_direction(experiment)
-    with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
-        step = frozen.chosen_step(checkpoints, experiment)
-        if step is None:
-            raise UserError(f"{directory} holds no checkpoint yet")
-        averaged = experiment.evaluation.averaged and not raw and checkpoints.holds(step, averaging.AVERAGE)
-        params = averaging.parameters(checkpoints, step, averaged)
+    step, params, averaged = frozen.read_params(path, experiments.read_run(directory)[0], raw=raw)
     extra = directory / FOLDER / EXTRA
     return (flatten(params) | (tensor_files.read(extra)[0] if extra.exists() else {}),
             f"step {step:,}" + (", averages" if averaged else ""))

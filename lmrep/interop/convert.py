@@ -56,7 +56,7 @@ def convert(
     if sentence_transformers:
         encode.check_choice("sentence_transformers", sentence_transformers, encode.POOLINGS)
     given, target = as_path(source), Path(as_path(target))
-    source = remote_workdir.local_copy(given, step)
+    source = remote_workdir.local_copy(given)
     other = next((module for module in OTHERS.values() if module.is_published(source)), None)
     if other is None:
         _check_source(source, given, to)
@@ -67,10 +67,10 @@ def convert(
     if other or to in OTHERS:
         name = (other or OTHERS[to]).NAME
         params, remarks = (other.to_workdir(source, target) if other else
-                           OTHERS[to].to_published(source, target, step))
+                           OTHERS[to].to_published(given, target, step))
     else:
         converted = (conversion.to_workdir(source, target) if to == "workdir" else conversion.to_published(
-            source, target, step, shard_mb * MEGABYTE, part, sentence_transformers))
+            given, target, step, shard_mb * MEGABYTE, part, sentence_transformers))
         name, params = converted.checkpoint.class_name, converted.checkpoint.params
         remarks = [*converted.remarks, str(converted.certificate)]
     return Conversion(target, name, sum(value.size for value in params.values()), [*remarks])
@@ -91,7 +91,7 @@ def convert_checkpoints(
       UserError, RunFault: as `convert`.
     """
     check_free(Path(as_path(target)))
-    _check_source(remote_workdir.local_copy(as_path(source), checkpoints=False), as_path(source), "huggingface")
+    _check_source(remote_workdir.local_copy(source), as_path(source), "huggingface")
     for name, step in {"main": None, **revisions(source)}.items():
         yield convert(source, os.path.join(as_path(target), name), to="huggingface", part=part, step=step,
                       shard_mb=shard_mb)
@@ -100,7 +100,7 @@ def convert_checkpoints(
 def revisions(directory: str | os.PathLike) -> dict[str, int]:
     """Returns {name of `convert_checkpoints`: step} of the checkpoints that a workdir holds, but for `main`."""
     saved = remote_workdir.saved_steps(directory)
-    config = read_config(remote_workdir.local_copy(as_path(directory), checkpoints=False))["config"]
+    config = read_config(remote_workdir.local_copy(directory))["config"]
     saving = config.get("checkpoint", {})
     if words := sorted(saving.get("words", ())):
         return {f"chck_{number / 10**6:g}M": step for number, step in zip(words, saving["steps"], strict=False)

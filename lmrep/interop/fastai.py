@@ -172,7 +172,7 @@ def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], li
 
 
 def to_published(
-    source: Path, target: Path, step: int | None = None
+    source: str | Path, target: Path, step: int | None = None
 ) -> tuple[Mapping[str, np.ndarray], list[str]]:
     """Makes `target` a directory with `model.safetensors` and `itos.json` from the workdir `source`. Names are those of
     the file that the workdir was converted from; otherwise of fastai 0.7 for the tokenizer `fastai_paper`, and of 1.0
@@ -200,11 +200,11 @@ def to_published(
     known, kept = names(config, version, BIAS in trained), {
         f"0.rnns.{i}.module.weight_hh_l0": trained[f"encoder/layers/{i}/{TENSORS['weight_hh_l0_raw']}"].T
         for i in range(config.layers if version == "1.0" else 0)}
-    if (source / FOLDER / RECORD).exists():
-        record = json_files.read(Record, source / FOLDER / RECORD) or {"names": []}
+    if (run.directory / FOLDER / RECORD).exists():
+        record = json_files.read(Record, run.directory / FOLDER / RECORD) or {"names": []}
         both = names(config, "0.7", True) | names(config, "1.0", True)
         known = {name: both[name] for name in record["names"]}
-        kept, _ = tensor_files.read(source / FOLDER / EXTRA)
+        kept, _ = tensor_files.read(run.directory / FOLDER / EXTRA)
     params = {path: trained[path] for path in known.values()}
     with workdir.new_directory(target) as temporary:
         tensor_files.write(temporary / WEIGHTS, {

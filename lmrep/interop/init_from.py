@@ -91,7 +91,7 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
     one, without its checkpoints. `field` is its name in messages. Raises UserError if it is neither."""
     if remote.as_url(path):
         try:
-            return remote_workdir.local_copy(path, checkpoints=False)
+            return remote_workdir.local_copy(path)
         except UserError as error:
             raise UserError(f"{field} is {os.fspath(path)!r}: {error}") from error
     path = Path(as_path(path))  # pages read checkpoints before their config is parsed

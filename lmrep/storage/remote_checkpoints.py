@@ -31,10 +31,11 @@ from lmrep.core.errors import RunFault
 from lmrep.core.remote import Store, transfer
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
-from lmrep.storage import orbax, shards
+from lmrep.storage import orbax, shards, workdir
 from lmrep.storage.checkpoints import UNFINISHED, Checkpoints
 from lmrep.storage.lease import Lease, LeaseLost
 from lmrep.storage.manifests import checked
+from lmrep.storage.workdir import CONFIG
 
 CHECKPOINTS = "checkpoints"
 OTHERS_SECONDS = 3600.0  # the longest wait of process 0 for the other processes
@@ -62,7 +63,7 @@ class RemoteCheckpoints(Checkpoints):
     """The checkpoints of a run in a remote store.
 
     Args:
-      directory: a local directory for downloads.
+      directory: the local directory for copies of checkpoints of earlier versions, called "checkpoints".
       keep, keep_best, best, always: as for `Checkpoints`.
       store: the store of the run.
       lease: the lease of the run; None to read only.
@@ -77,7 +78,7 @@ class RemoteCheckpoints(Checkpoints):
         upload_logs: Callable[[], None] = lambda: None,
     ):
         super().__init__(directory, keep, keep_best, best, always)
-        self._best, self._store, self._lease, self._upload_logs = best, store, lease, upload_logs
+        self._store, self._lease, self._upload_logs = store, lease, upload_logs
         self._name = f"{store.url}/{CHECKPOINTS}"
 
     # Writing
@@ -108,7 +109,7 @@ class RemoteCheckpoints(Checkpoints):
     def _start(self, step: int, arrays: dict[str, Any], manifest: dict, needed: int) -> Callable[[], None]:
         grids = {path: shards.grid(manifest["arrays"][path], x) for path, x in arrays.items()}
         pieces = shards.copied(arrays, grids)
-        manifest = manifest | {"best": self._best, "files": {}, "zarr3": {
+        manifest = manifest | {"files": {}, "zarr3": {
             "folder": self._lease.identity[:8], "grids": {path: grid[1:] for path, grid in grids.items()}}}
         return lambda: self._write(step, manifest, pieces)
 
@@ -163,72 +164,51 @@ class RemoteCheckpoints(Checkpoints):
 
     # Reading
 
-    def download(self, step: int | None = None) -> int | None:
-        """Downloads checkpoint `step`, by default the newest undamaged one, and returns its step; None if there are no
-        checkpoints. Other processes need not call it. Raises RunFault if all candidates are damaged."""
-        return self._first_verified(self.steps()[::-1] if step is None else [step])
-
-    def download_best(self) -> int | None:
-        """Downloads the undamaged checkpoint with the best score, as `download`; None if none has a score."""
-        steps = self.steps()
-        if steps:
-            with contextlib.suppress(files.Damaged):
-                self._sign = -1 if self._checked(steps[-1], files.manifest).get("best") == "max" else 1
-        return self._first_verified(self._by_score(steps))
-
     def _directories(self) -> tuple[list[int], list[int]]:
         return complete_steps(self._attempt(lambda: self._store.names(CHECKPOINTS))), []
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
-        content = self._content(step)
-        manifest = checked(files.parse_manifest(content), step)
-        # While a run trains, arrays in the store are verified when they are read.
-        if check is files.verified and not (self._lease and "zarr3" in manifest):
-            self._copy(step, content)
-        return manifest
+        return checked(files.parse_manifest(self._content(step)), step)
 
     def verify(self, step: int) -> None:
-        """Raises Damaged if the manifest of checkpoint `step` is damaged, or any of its files that was downloaded."""
-        self._checked(step, files.verified)
+        """Raises Damaged if the manifest of checkpoint `step` is damaged. Its shards are verified when they are read;
+        files of Orbax here, in a copy."""
+        if "zarr3" not in self._checked(step, files.manifest):
+            self._copy(step)
 
-    def _copy(self, step: int, content: bytes) -> None:
-        """Makes an undamaged copy, in the local directory, of the checkpoint whose manifest is `content`."""
-        with contextlib.closing(Checkpoints(self.directory)) as local:
+    def _copy(self, step: int) -> None:
+        """Makes an undamaged copy of a checkpoint that Orbax wrote, and removes other copies. Raises Damaged."""
+        content, copy, folder = self._content(step), self.directory / str(step), f"{CHECKPOINTS}/{step}"
+        with contextlib.closing(Checkpoints(self.directory)) as local, \
+                workdir.exclusive(self.directory.with_name(".download")):
             with contextlib.suppress(files.Damaged, OSError):
-                if (self.directory / str(step) / files.MANIFEST).read_bytes() == content:
-                    return local.verify(step)
-            self._download(step, content)
+                if (copy / files.MANIFEST).read_bytes() == content:
+                    local.verify(step)
+                    return orbax.merge_processes(copy)
+            log.info("downloading checkpoint %s from %s", f"{step:,}", self._store.url)
+            shutil.rmtree(copy, ignore_errors=True)
+            names = [name for name in self._attempt(lambda: self._store.names(folder)) if name != _manifest(step)]
+            self._attempt(lambda: transfer(
+                lambda name: self._store.download(name, self.directory.parent / name), names))
+            copy.mkdir(parents=True, exist_ok=True)
+            (copy / files.MANIFEST).write_bytes(content)  # last, as in the store
             local.verify(step)
-
-    def _download(self, step: int, content: bytes) -> None:
-        """Downloads the checkpoint whose manifest is `content` to the local directory."""
-        log.info("downloading checkpoint %s from %s", f"{step:,}", self._store.url)
-        folder, temporary = f"{CHECKPOINTS}/{step}", self._unfinished(step)
-        names = [name.removeprefix(f"{folder}/") for name in self._attempt(lambda: self._store.names(folder))]
-        shutil.rmtree(temporary, ignore_errors=True)
-        self._attempt(lambda: transfer(
-            lambda name: self._store.download(f"{folder}/{name}", temporary / name),
-            [name for name in names if name != files.MANIFEST]))
-        temporary.mkdir(parents=True, exist_ok=True)
-        (temporary / files.MANIFEST).write_bytes(content)
-        shutil.rmtree(self.directory / str(step), ignore_errors=True)
-        temporary.rename(self.directory / str(step))
+            orbax.merge_processes(copy)
+            for other in {*self.directory.iterdir()} - {copy}:
+                files.remove(other)
 
     def _load(self, step: int, manifest: dict, *arguments: Any) -> dict[str, Any]:
-        if "zarr3" in manifest:
-            return super()._load(step, manifest, *arguments)
-
-        def copy_and_merge() -> None:  # process 0 has downloaded and verified it
+        def copy() -> None:
             try:
-                if jax.process_index():
-                    self._checked(step, files.verified)
+                self._copy(step)
             except files.Damaged as damage:
                 raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from damage
-            orbax.merge_processes(self.directory / str(step))
 
-        agreed(copy_and_merge)
+        if "zarr3" not in manifest:
+            agreed(copy)
         values = super()._load(step, manifest, *arguments)
-        shutil.rmtree(self.directory / str(step))
+        if self._lease:  # the run writes its next checkpoint as shards
+            shutil.rmtree(self.directory / str(step), ignore_errors=True)
         return values
 
     def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
@@ -238,10 +218,10 @@ class RemoteCheckpoints(Checkpoints):
     @cached_property
     def _tensorstore(self) -> dict[str, Any] | None:
         """Describes the store for TensorStore; None if that has no driver for it, or finds no credentials."""
-        spec = shards.native(self._store)
-        if spec and (reason := shards.refusal(spec, f"{CHECKPOINTS}/{UNFINISHED}probe/{jax.process_index()}")):
-            log.warning("TensorStore cannot write to %s, but fsspec can: %s; checkpoints are transferred by fsspec, in "
-                        "whole files", self._store.url, reason)
+        spec, probe = shards.native(self._store), f"{CHECKPOINTS}/{UNFINISHED}probe/{jax.process_index()}"
+        if spec and (reason := shards.refusal(spec, *((probe, True) if self._lease else (CONFIG, False)))):
+            log.warning("TensorStore cannot %s %s, but fsspec can: %s; checkpoints are transferred by fsspec, in whole "
+                        "files", "write to" if self._lease else "read", self._store.url, reason)
             return None
         return spec
 

@@ -6,7 +6,7 @@
 
     ~/.cache/lmrep/workdirs/HASH/run/x      the local directory for training (or under $LMREP_DATA_DIR, if set)
     ~/.cache/lmrep/workdirs/HASH/run-3/x    the copy of process 3, of several
-    ~/.cache/lmrep/workdirs/HASH/read/x     a local copy for reading
+    ~/.cache/lmrep/workdirs/HASH/read/x     a copy for other commands, which read checkpoints from the store
 
 The store is authoritative: a run begins by downloading its files. If it is killed at any point it can continue on any
 machine, because the logs up to a checkpoint are uploaded before the checkpoint becomes complete.
@@ -17,7 +17,6 @@ import hashlib
 import logging
 import os
 import posixpath
-import shutil
 import signal
 import threading
 import uuid
@@ -39,7 +38,7 @@ from lmrep.distributed.process_group import agreed
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import UNFINISHED, Checkpoints
 from lmrep.storage.lease import LEASE, Lease, LeaseLost
-from lmrep.storage.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints, complete_steps
+from lmrep.storage.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints
 from lmrep.storage.workdir import CONFIG
 
 NOT_READ = ("tensorboard", "profile", "wandb")  # large, and not needed to continue a run
@@ -55,6 +54,10 @@ def cache_dir(url: str) -> Path:
     return default_data_dir() / "workdirs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
+def _read_dir(url: str) -> Path:
+    return cache_dir(url) / "read" / posixpath.basename(url)
+
+
 def training_dir(url: str, process: int = 0) -> Path:
     """Returns the local directory in which a process trains the run at `url`."""
     return cache_dir(url) / (f"run-{process}" if process else "run") / posixpath.basename(url)
@@ -68,29 +71,19 @@ def open_store(url: str) -> Store:
 # Reading
 
 
-def local_copy(path: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
-    """Returns a local path with `~` expanded. For a remote workdir or published directory, downloads a copy by
-    `download` and returns its path."""
-    url = remote.as_url(path)
-    return download(url, step, checkpoints) if url else Path(as_path(path))
-
-
-def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
-    """Downloads the run or the published checkpoint at `url` for reading, and returns the local directory.
-
-    Args:
-      url: the address of the remote directory.
-      step: the checkpoint to download; by default the newest intact one, or the best if the run's `checkpoint.load` is
-        "best".
-      checkpoints: whether to download a checkpoint.
+def local_copy(path: str | os.PathLike) -> Path:
+    """Returns a local path with `~` expanded. For a URL, downloads the run without its checkpoints (see `opened`), or
+    the published checkpoint, and returns the path of the copy.
 
     Raises:
-      UserError: the store cannot be reached, or has no such run or checkpoint.
-      RunFault: no checkpoint is intact.
+      UserError: the store cannot be reached, or has neither.
     """
+    url = remote.as_url(path)
+    if not url:
+        return Path(as_path(path))
     if hub.is_address(url):
         return remote_cache.local(url, "the directory")
-    local = cache_dir(url) / "read" / posixpath.basename(url)
+    local = _read_dir(url)
     with remote.user_errors(url), workdir.exclusive(cache_dir(url) / ".read"):
         store = open_store(url)
         names = store.names()
@@ -100,8 +93,6 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
         if is_published(store.read(CONFIG) or b""):
             return remote_cache.local(url, "the directory")
         download_logs(store, names, local)
-        if checkpoints:
-            _download_checkpoint(store, local, complete_steps(names), step)
         return local
 
 
@@ -113,31 +104,23 @@ def is_published(config: bytes) -> bool:
         return False
 
 
-def saved_steps(directory: str | os.PathLike) -> list[int]:
-    """Returns the steps of the checkpoints in a workdir, which may be remote. Raises UserError if there are none."""
-    if url := remote.as_url(directory):
-        steps = complete_steps(open_store(url).names())
-    else:
-        with contextlib.closing(Checkpoints(Path(directory) / CHECKPOINTS)) as checkpoints:
-            steps = checkpoints.steps()
-    if not steps:
-        raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
-    return steps
+@contextlib.contextmanager
+def opened(path: str | os.PathLike, best: str = "min") -> Iterator[Checkpoints]:
+    """Opens the checkpoints of a run, which may be remote, for reading within the context; `best` is as for
+    `Checkpoints`. Raises UserError if there are none."""
+    url = remote.as_url(path)
+    with contextlib.closing(
+            RemoteCheckpoints(_read_dir(url) / CHECKPOINTS, best=best, store=open_store(url)) if url else
+            Checkpoints(Path(as_path(path)) / CHECKPOINTS, best=best)) as checkpoints:
+        if not checkpoints.steps():
+            raise UserError(f"{path} holds no checkpoint yet; train first: lmrep train --workdir={path} ...")
+        yield checkpoints
 
 
-def _download_checkpoint(store: Store, local: Path, available: list[int], step: int | None) -> None:
-    """Downloads one checkpoint, and removes other local copies."""
-    if not available:
-        raise UserError(f"{store.url} holds no checkpoint yet; train first: lmrep train --workdir={store.url} ...")
-    if step is not None and step not in available:
-        raise UserError(f"{store.url} holds no checkpoint {step}; it holds {', '.join(map(str, available))}")
-    with contextlib.closing(RemoteCheckpoints(local / CHECKPOINTS, store=store)) as saved:
-        loads_best = workdir.read_config(local)["config"].get("checkpoint", {}).get("load") == "best"
-        chosen = saved.download_best() if step is None and loads_best else None
-        chosen = saved.download(step) if chosen is None else chosen
-    for path in (local / CHECKPOINTS).iterdir():
-        if path.name != str(chosen):
-            shutil.rmtree(path)
+def saved_steps(path: str | os.PathLike) -> list[int]:
+    """Returns the steps of the checkpoints of a run, which may be remote. Raises UserError if there are none."""
+    with opened(path) as checkpoints:
+        return checkpoints.steps()
 
 
 def download_logs(store: Store, names: Iterable[str], local: Path) -> None:

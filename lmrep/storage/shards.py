@@ -133,13 +133,15 @@ def native(store: Store) -> dict[str, Any] | None:
     return spec
 
 
-def refusal(spec: Mapping[str, Any], name: str) -> str:
-    """Writes and removes a small file, and returns why TensorStore failed; "" if it did not."""
+def refusal(spec: Mapping[str, Any], name: str, writes: bool) -> str:
+    """Returns why TensorStore cannot write and remove a small file or, not `writes`, read this one; "" if it can."""
     try:
         with _errors():
             files = ts.KvStore.open(dict(spec)).result()
-            files.write(name, b"-").result(SECONDS)
-            files.write(name, None).result(SECONDS)
+            for content in (b"-", None) if writes else ():
+                files.write(name, content).result(SECONDS)
+            if not writes:
+                files.read(name).result(SECONDS)
     except OSError as error:
         return describe(error)
     return ""

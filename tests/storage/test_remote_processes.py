@@ -18,7 +18,7 @@ from lmrep.core import remote
 from lmrep.core.params import flatten
 from lmrep.distributed import process_group
 from lmrep.storage import lease, remote_workdir
-from lmrep.storage.checkpoints import Checkpoints, DamagedCheckpoint
+from lmrep.storage.checkpoints import DamagedCheckpoint
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import forked, small
 from tests.storage import emulators
@@ -106,9 +106,8 @@ def test_killed_in_an_upload_and_continued_on_another_machine(emulator, home, tm
     assert complete_steps(store.names()) == [2, 4, 6]
     assert not [name for name in store.names() if ".unfinished" in name or name == lease.LEASE]
     assert store.read("metrics.jsonl") == (home / "run/metrics.jsonl").read_bytes()
-    run = lmrep.load(url)
-    state, expected = (flatten(Checkpoints(directory / "checkpoints").read(STEPS)[0])
-                       for directory in (run.directory, home / "run"))
+    with remote_workdir.opened(url) as there, remote_workdir.opened(home / "run") as local:
+        state, expected = (flatten(checkpoints.read(STEPS)[0]) for checkpoints in (there, local))
     assert state.keys() == expected.keys()
     for path in state:
         np.testing.assert_array_equal(state[path], expected[path], err_msg=path)

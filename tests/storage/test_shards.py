@@ -98,9 +98,12 @@ def test_store_that_refuses_is_no_damage(place):
     arrays, _ = written(place, {"x": np.zeros(10)})
     if place.emulator is None:
         pytest.skip("needs a server")
-    assert shards.refusal(shards.native(place.files), "probe") == "" and "probe" not in place.files.names()
+    for writes in (True, False):
+        assert shards.refusal(shards.native(place.files), "probe", writes) == ""
+    assert "probe" not in place.files.names()
     place.emulator.stop()
-    assert "connect" in shards.refusal(shards.native(place.files), "probe")
+    for writes in (True, False):
+        assert "connect" in shards.refusal(shards.native(place.files), "probe", writes)
     for action in (lambda: arrays.read("x"), lambda: arrays.write(shards.Piece("x", (slice(0, 10),), np.zeros(10)))):
         with pytest.raises(OSError, match="connect") as failure:
             action()
