@@ -12,6 +12,7 @@ JAX is imported inside functions, so that an invalid command line fails without 
 
 import contextlib
 import ctypes
+import functools
 import glob
 import importlib.util
 import json
@@ -20,6 +21,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -30,6 +32,7 @@ ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PRO
 BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 TIMEOUT = "LMREP_JOIN_SECONDS"
 JOIN_SECONDS = 300  # for all processes to join
+MARGIN = 5  # seconds more, in which JAX's coordinator says which are missing
 HEARTBEAT_SECONDS = 60  # JAX ends the other processes this long after one disappears
 LEAVE_SECONDS = 10  # a process that failed waits this long for the others to fail too
 
@@ -193,8 +196,13 @@ def start() -> None:
         raise UserError(f"{TIMEOUT} is {seconds!r}; expected a whole number of seconds")
     import jax
 
+    with contextlib.suppress(ImportError, AttributeError):  # private; else the message does not say who is missing
+        from jax._src.lib import _jax
+
+        _jax.get_distributed_runtime_service = functools.partial(
+            _jax.get_distributed_runtime_service, cluster_register_timeout=int(seconds))
     # JAX's own timeout comes later: it would abort with a stack trace.
-    options = {"initialization_timeout": int(seconds) + 60, "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
+    options = {"initialization_timeout": 2 * int(seconds) + 60, "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if process:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         options |= {"num_processes": process.count, "process_id": process.index,
@@ -208,7 +216,7 @@ def start() -> None:
         except OSError as error:
             raise UserError(f"{_description(process)} could not start: port {port} cannot be opened "
                             f"({os.strerror(error.errno)}); set {ADDRESS} to another one") from None
-    with _reported(_description(process), int(seconds)):
+    with _reported(process, int(seconds)):
         try:
             jax.distributed.initialize(**options)
         except ValueError as error:  # no cluster detected
@@ -238,24 +246,58 @@ def _description(process: Process | None) -> str:
 
 
 @contextlib.contextmanager
-def _reported(description: str, seconds: int) -> Iterator[None]:
-    """Ends this process with one message and exit code 2 if the block takes too long or JAX aborts in it."""
+def _reported(process: Process | None, seconds: int) -> Iterator[None]:
+    """Ends this process with one message and exit code 2 if the block takes too long or JAX aborts in it. After
+    `seconds`, JAX's coordinator aborts all processes, and standard error has the number of missing ones and the indices
+    of two.
+    """
+    joined, stderr, output = threading.Event(), os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+
+    def restore() -> str:
+        """Ends the redirection of standard error, and returns what was written."""
+        os.dup2(stderr, 2)
+        output.seek(0)
+        return output.read().decode(errors="replace")
 
     def fail(reason: str) -> None:
-        print(f"lmrep: error: {description} could not join the others: {reason}. Check that all processes run, with "
-              f"the same {ADDRESS} and {COUNT} and each with its own {INDEX}, and that hosts reach each other's ports",
-              file=sys.stderr, flush=True)
+        text = restore()
+        if found := re.search(r"reached the barrier: (\d+)/(\d+).*?task names:\n((\d+\n)+)", text, re.DOTALL):
+            names, missing = sorted(map(int, found[3].split())), int(found[2]) - int(found[1])
+            reason = (f"{missing} of {found[2]} did not arrive within {seconds} s ({TIMEOUT}): process "
+                      f"{', '.join(map(str, names))}{' and others' * (missing > len(names))}. Start all, or fewer with "
+                      f"that {COUNT}: a run continues on any number of hosts")
+        else:
+            os.write(2, text.encode())
+        print(f"lmrep: error: {_description(process)} could not join the others: {reason}. Check that all processes "
+              f"run, with the same {ADDRESS} and {COUNT} and each with its own {INDEX}, and that hosts reach each "
+              "other's ports", file=sys.stderr, flush=True)
         os._exit(UserError.exit_code)
 
-    timer = threading.Timer(seconds, fail, [f"not all were there within {seconds} s ({TIMEOUT})"])
-    timer.daemon = True
-    timer.start()
+    def watch() -> None:
+        joined.wait(seconds + MARGIN)
+        reason = f"not all were there within {seconds} s ({TIMEOUT})"
+        if process and process.index and process.address and not joined.is_set():
+            host, _, port = process.address.rpartition(":")
+            try:  # process 0 may have started later than this one
+                socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+                joined.wait(seconds)
+            except OSError as error:
+                reason = f"process 0 did not answer within {seconds} s ({TIMEOUT}): {error}"
+        if not joined.is_set():
+            fail(reason)
+
+    sys.stderr.flush()
+    os.dup2(output.fileno(), 2)
+    threading.Thread(target=watch, daemon=True).start()
     on_abort(lambda: fail("JAX's message above says why"))
     try:
         yield
     finally:
-        timer.cancel()
+        joined.set()
         on_abort(None)
+        os.write(2, restore().encode())
+        os.close(stderr)
+        output.close()
 
 
 _abort_handlers: list = []  # C may still call them

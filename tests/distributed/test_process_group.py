@@ -1,5 +1,6 @@
 """What a process learns from launchers' environment variables, and how processes join or fail to."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -168,10 +169,28 @@ def test_ranks_of_mpich_join_at_the_given_address(address):
 
 @pytest.mark.slow
 def test_processes_that_do_not_find_each_other_end_with_one_message(address):
-    results = join(explicit(address, 3, 0), explicit("no-such-host.invalid:1", 3, 1), seconds=3)
-    for index, (code, _, message) in enumerate(results):
-        assert code == 2 and message.startswith(f"process {index} of 3 on {socket.gethostname()} (coordinator ")
-        assert "could not join the others: not all were there within 3 s (LMREP_JOIN_SECONDS). Check that" in message
+    zero, one, three = join(explicit(address, 5, 0), explicit("no-such-host.invalid:1", 5, 1), explicit(address, 5, 3),
+                            seconds=3)
+    for index, (code, _, message) in zip((0, 1, 3), (zero, one, three), strict=True):
+        assert code == 2 and message.startswith(f"process {index} of 5 on {socket.gethostname()} (coordinator ")
+        assert "could not join the others: " in message and "Check that all processes run" in message
+    for _, _, message in (zero, three):
+        missing = re.search(r": 3 of 5 did not arrive within 3 s \(LMREP_JOIN_SECONDS\): process (\d), (\d) and others",
+                            message)
+        assert {*map(int, missing.groups())} < {1, 2, 4}
+        assert "Start all, or fewer with that JAX_NUM_PROCESSES: a run continues on any number" in message
+    assert ": process 0 did not answer within 3 s (LMREP_JOIN_SECONDS): " in one[2]
+
+
+@pytest.mark.slow
+def test_train_names_the_process_that_is_missing(address, tmp_path):
+    """As two processes on hosts, of which one does not start."""
+    process = forked.Child(forked.lmrep, "train", f"--workdir={tmp_path}/run", environment={
+        "LMREP_JOIN_SECONDS": "3", **explicit(address, 2, 0)})
+    code, out, err = small.finish(process)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith(f"lmrep: error: process 0 of 2 on {socket.gethostname()} (coordinator {address}) could not ")
+    assert "1 of 2 did not arrive within 3 s (LMREP_JOIN_SECONDS): process 1. Start all, or fewer with" in err
 
 
 @pytest.mark.slow
