@@ -46,6 +46,10 @@ class Hardware(NamedTuple):
         """Returns the number of the TPU slice of a device, or of its host of GPUs."""
         return device.id * self.hosts // len(self.devices) if self.hosts else slice_of(device)
 
+    def host_of(self, device: jax.Device) -> int:
+        """Returns the number of the host of a device."""
+        return self.part_of(device) if self.hosts else device.process_index
+
     def speed(self, groups: np.ndarray, order: list[jax.Device]) -> float:
         """Returns the bytes per second that each chip sends in collectives.
 

@@ -31,7 +31,7 @@ from lmrep.planning.hardware import Hardware, quiet
 from lmrep.planning.hlo import Collective, Program
 from lmrep.planning.run_cost import kilowatt_hours
 from lmrep.training.config import CostConfig
-from lmrep.training.state import trainable
+from lmrep.training.state import TrainState, saved, trainable
 from lmrep.training.step import compiled_train_step
 
 REPEATED = 1.1  # ratio of executed to traced products from which part of them counts as replicated
@@ -50,6 +50,14 @@ class Memory(NamedTuple):
     program: int  # the compiled step itself
     needed: int  # the sum
     available: int  # bytes that programs may allocate; 0 where unknown
+
+
+class Checkpoint(NamedTuple):
+    """Bytes of a checkpoint in a store."""
+
+    total: int  # of all arrays
+    written: int  # by the host that writes most; it holds a copy of them in its memory while it saves
+    read: int  # by the host that reads most, when the run is resumed
 
 
 class Transfer(NamedTuple):
@@ -74,6 +82,7 @@ class StepPlan(NamedTuple):
     microbatches: int
     mesh: dict[str, int]  # {axis: size}
     memory: Memory
+    checkpoint: Checkpoint
     flops: float  # of the step's matrix products, on all chips together, with recomputation
     executed: float  # FLOPs of the matrix products that one chip computes
     traffic: float  # bytes that one chip reads from and writes to its memory
@@ -191,7 +200,8 @@ def _step_plan(
     traffic = program.traffic() if program else 0.0
     plan = StepPlan(
         shapes.plan.name, _steps(shapes), stage.batch_size, shapes.plan.length, stage.microbatches, dict(mesh.shape),
-        _memory(shapes, batch, compiled, int(chip.memory)), float(traced), executed, traffic, transfers,
+        _memory(shapes, batch, compiled, int(chip.memory)), checkpoint(shapes.state, hardware), float(traced), executed,
+        traffic, transfers,
         max(executed, traced / mesh.size) / chip.flops, traffic / chip.bandwidth,
         max(sum(transfer.seconds for transfer in transfers if transfer.slices == slow) for slow in (False, True)), (),
         compiled.seconds)
@@ -206,8 +216,23 @@ def _memory(shapes: StageShapes, batch: Tree, compiled: Compiled, available: int
     total = arguments + temporary + compiled.code
     if compiled.program is None:
         temporary, total = max(compiled.required - arguments, 0), max(compiled.required, arguments, available + 1)
-    saved = min(compiled.program.saved_bytes(), temporary) if compiled.program else 0
-    return Memory(parameters, frozen, optimizer, inputs, saved, temporary - saved, compiled.code, total, available)
+    kept = min(compiled.program.saved_bytes(), temporary) if compiled.program else 0
+    return Memory(parameters, frozen, optimizer, inputs, kept, temporary - kept, compiled.code, total, available)
+
+
+def checkpoint(state: TrainState, hardware: Hardware) -> Checkpoint:
+    """Returns the bytes of a checkpoint of a state of shapes with shardings. Each shard is written by the first of its
+    devices, and read once by each host that has it, as `lmrep.storage.shards` does."""
+    total, written, read = 0, Counter(), Counter()
+    for x in jax.tree.leaves(saved(state)):
+        size, hosts = math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize, {}
+        for device, index in x.sharding.devices_indices_map(x.shape).items():
+            hosts.setdefault(str(index), []).append(hardware.host_of(device))
+        total += size * len(hosts)
+        for of_shard in hosts.values():
+            written[of_shard[0]] += size
+            read.update(dict.fromkeys(of_shard, size))
+    return Checkpoint(total, max(written.values()), max(read.values()))
 
 
 @contextlib.contextmanager

@@ -40,6 +40,9 @@ def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]
         ("memory of a chip", lambda p: f"{byte_size(p.memory.needed)}{_of(p.memory)}{'' if p.fits else ': NO FIT'}"),
         *((f"  {name}", lambda p, field=field: byte_size(getattr(p.memory, field))) for field, name in MEMORY.items()
           if field != "frozen" or any(p.memory.frozen for p in plans)),
+        ("checkpoint", lambda p: byte_size(p.checkpoint.total)),
+        ("  written by a host, from a copy in its memory", lambda p: byte_size(p.checkpoint.written)),
+        ("  read by a host", lambda p: byte_size(p.checkpoint.read)),
         ("FLOPs of a step", lambda p: f"{p.flops:.4g}"),
         ("  per chip", lambda p: f"{p.executed:.4g}"),
         ("memory traffic of a chip", lambda p: byte_size(p.traffic)),
@@ -177,7 +180,7 @@ def record(
     choices: Sequence[Choice] = (),
 ) -> dict[str, Any]:
     """Returns the content of plan.json: all numbers of a plan, its table, and the settings that were searched."""
-    stages = [{**plan._asdict(), "memory": plan.memory._asdict(),
+    stages = [{**plan._asdict(), "memory": plan.memory._asdict(), "checkpoint": plan.checkpoint._asdict(),
                "transfers": [t._asdict() for t in plan.transfers], "fits": plan.fits, "seconds": plan.seconds,
                "limit": plan.limit, "utilisation": plan.utilisation(hardware.chip.flops), "intensity": plan.intensity}
               for plan in plans]

@@ -61,6 +61,19 @@ def test_memory_adds_up(sharded):
     assert sum(parts) == needed and available == CHIP.memory and sharded.fits
 
 
+@pytest.mark.parametrize(("axis", "written", "read"), [("fsdp", 0.5, 0.5), ("data", 1.0, 1.0)])
+def test_a_host_writes_and_reads_its_shards_of_a_checkpoint(axis, written, read):
+    """Of two hosts; equal shards are written once and read by both."""
+    mesh = make_mesh(**{axis: 4}, devices=jax.devices()[:4])
+    (stage,) = shapes.without_data(experiments.parse(causal()), None, mesh)
+    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(stage.state))
+    found = plan.checkpoint(stage.state, on(4)._replace(hosts=2))
+    assert found.total == size
+    assert (found.written / size, found.read / size) == pytest.approx((written, read), rel=0.05)
+    assert found.written >= written * size and found.read >= read * size  # few arrays are not divided
+    assert plan.checkpoint(stage.state, on(4)) == (size, size, size)
+
+
 def test_products_are_shared_by_the_chips(sharded, whole):
     assert sharded.executed * 4 == pytest.approx(sharded.flops, rel=0.05)
     assert sharded.flops == whole.flops
@@ -146,8 +159,8 @@ def estimate(experiment, hardware):
                          hardware.chip.memory)
     sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
     seconds = experiment.microbatches + remat + 0.5 * (mesh.fsdp - 1) + 0.7 * (mesh.tensor - 1)
-    return [plan.StepPlan("", 12, 16, 32, experiment.microbatches, sizes, memory, 1.0, 1.0, 1.0, (), seconds, 0.0, 0.0,
-                          (), 0.0)]
+    return [plan.StepPlan("", 12, 16, 32, experiment.microbatches, sizes, memory, plan.Checkpoint(state, state, state),
+                          1.0, 1.0, 1.0, (), seconds, 0.0, 0.0, (), 0.0)]
 
 
 def test_search_ranks_by_estimates(monkeypatch):
