@@ -61,6 +61,16 @@ def test_late_positions_in_large_plans():
     assert stats.kstest(numbers / n, "uniform").pvalue > 1e-4
 
 
+def test_a_thousand_hosts_show_each_example_once_in_the_order_of_one():
+    """Each computes its own positions alone; `test_format_properties.py` reads the batches of some hosts."""
+    hosts, share, steps = 1000, 8, 50
+    n = hosts * share * steps
+    positions = np.arange(n).reshape(steps, hosts, share)
+    numbers = np.stack([example_numbers(n, 7, positions[:, host]) for host in range(hosts)], 1)
+    np.testing.assert_array_equal(np.sort(numbers, None), np.arange(n))
+    np.testing.assert_array_equal(numbers.ravel(), example_numbers(n, 7, np.arange(n)))
+
+
 def orders_p(n, epochs, numbers):
     """p-value: all n! orders of an epoch are equally likely."""
     codes = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
