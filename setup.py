@@ -91,7 +91,8 @@ setup(
         "rouge": ["rouge-score>=0.1.2"],  # lmrep score --metric=rouge
         "beam": ["apache-beam>=2.77,<3"],  # lmrep prepare --beam_runner
         "wandb": ["wandb>=0.20"],
-        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings-python>=2"],  # lmrep docs
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings-python>=2",  # lmrep docs
+                 "latex2mathml>=3.78"],
         "browser": ["playwright>=1.50"],
         "parity": ["torch>=2.10", "transformers>=5"],
     },

@@ -104,7 +104,8 @@ def _anchor(name: str) -> str:
 def claims() -> Iterator[str]:
     known = {name: (claim.load(file), results.of_package(file)) for name, file in claim.installed().items()}
     yield from table(("claim", "paper", "what it states", "here"), (
-        (f"[`{name}`](#{name})" if content else f"`{name}`", stated.paper, stated.statement, results.state(content))
+        (f"[`{name}`](#{name})" if content else f"`{name}`{{ #{name} }}", stated.paper, stated.statement,
+         results.state(content))
         for name, (stated, content) in known.items()))
     for name, (stated, content) in known.items():
         if content:

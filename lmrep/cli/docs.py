@@ -97,7 +97,7 @@ def build(source: Path, site: Path) -> None:
       UserError: MkDocs is not installed.
       RunFault: MkDocs fails.
     """
-    if any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")):
+    if any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings", "latex2mathml")):
         raise UserError("the documentation is built with MkDocs, which is not installed: "
                         f"{install_hint('docs')}; or read the Markdown files in {source / 'docs'}")
     print("building the documentation ...", file=sys.stderr)

@@ -1,0 +1,134 @@
+"""A MkDocs hook: fenced blocks whose content is made when the site is built.
+
+| block | a line of it | what it becomes |
+| --- | --- | --- |
+| source | `lmrep/objectives/causal.py:prepare`, and perhaps `from: TEXT` and `to: TEXT` | the code of a function, class or table without its docstring, or its lines from the first that has one text to the next that has the other |
+| results | `roberta_table1`, a claim | its verdicts and figures in this repository |
+| picture | `causal`, a file of docs/masks without its ending | the picture; those of a block stand side by side where there is room |
+| math | LaTeX | the formula in MathML, as $`LaTeX`$ in a line of text |
+"""  # noqa: E501
+
+import ast
+import html
+import re
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+from latex2mathml import converter
+from mkdocs.exceptions import PluginError
+
+import lmrep
+from lmrep.claims import claim, results
+
+PACKAGE, PICTURES = Path(lmrep.__file__).parents[1], Path(__file__).parent / "masks"
+SHOWN = (0, 1, 2, 4)  # of the columns of `results.cells`: setting, measure, difference, verdict
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Makes the blocks."""
+    def make(match: re.Match) -> str:
+        return BLOCKS[match[1]](match[2], "../" * page.file.src_uri.count("/"))
+
+    try:
+        return re.sub(rf"^```({'|'.join(BLOCKS)})\n(.*?)^```$", make, markdown, flags=re.MULTILINE | re.DOTALL)
+    except ValueError as error:
+        raise PluginError(f"{page.file.src_uri}: {error}") from None
+
+
+def on_page_content(content, page, config, files):
+    """Makes the formulas in lines of text."""
+    return re.sub(r"\$<code>(.*?)</code>\$", lambda match: formula(html.unescape(match[1])), content)
+
+
+class Excerpt(NamedTuple):
+    """Lines of a file of the package."""
+
+    place: str  # file, name and numbers of the lines
+    code: str
+
+
+def excerpt(block: str) -> Excerpt:
+    """Finds what a `source` block names. Raises ValueError if it does not exist, or the lines do not."""
+    (where, *ends) = block.strip().splitlines()
+    file, _, name = where.partition(":")
+    options = dict(line.split(": ", 1) for line in ends)
+    if not name or options.keys() - {"from", "to"}:
+        raise ValueError(f"a source block has {block!r}; expected FILE.py:NAME, and perhaps lines 'from: TEXT' and "
+                         "'to: TEXT'")
+    if not (PACKAGE / file).is_file():
+        raise ValueError(f"there is no file {file}, of which {name} is shown; correct the source block")
+    text = (PACKAGE / file).read_text(encoding="utf8")
+    node = _find(ast.parse(text), name.split("."))
+    if node is None:
+        raise ValueError(f"{file} has no {name}, which is shown; correct the source block")
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    numbers, lines = range(first, node.end_lineno + 1), text.splitlines()
+    if (document := _docstring(node)) is not None:
+        numbers = [n for n in numbers if not document.lineno <= n <= document.end_lineno]
+    for option, part in (("from", lambda at: slice(at, None)), ("to", lambda at: slice(at + 1))):
+        if option in options:
+            at = next((i for i, n in enumerate(numbers) if options[option] in lines[n - 1]), None)
+            if at is None:
+                raise ValueError(f"{name} of {file} has no line with {options[option]!r} where the source block looks "
+                                 f"for it; correct its '{option}: TEXT'")
+            numbers = numbers[part(at)]
+    code = textwrap.dedent("\n".join(lines[n - 1] for n in numbers)).strip("\n")
+    return Excerpt(f"{file}, {name}, lines {numbers[0]}-{numbers[-1]}", code)
+
+
+def _find(tree: ast.AST, names: list[str]) -> ast.stmt | None:
+    """Finds the definition of a dotted name."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        known = {getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)}
+        if names[0] in known:
+            return node if len(names) == 1 else _find(node, names[1:])
+    return None
+
+
+def _docstring(node: ast.stmt) -> ast.stmt | None:
+    return node.body[0] if getattr(node, "body", None) and ast.get_docstring(node) else None
+
+
+def source(block: str, root: str) -> str:
+    """Shows code, with its place as the title."""
+    place, code = excerpt(block)
+    return f'```python title="{place}"\n{code}\n```'
+
+
+def results_of(block: str, root: str) -> str:
+    """Shows what came out of claims. Raises ValueError if there is no such claim."""
+    known, made = claim.installed(), []
+    for name in block.split():
+        if name not in known:
+            raise ValueError(f"a results block names {name!r}; the claims are {', '.join(known)}")
+        stated, content = claim.load(known[name]), results.of_package(known[name])
+        made.append(f"[`{name}`]({root}results/claims.md#{name}), {stated.paper}: {stated.statement} "
+                    + (f"Here: {results.state(content)}." if content else "It was not run here yet."))
+        if content:
+            head, *rows = ([row[i] for i in SHOWN] for row in results.cells(content))
+            made.append("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
+    return "\n\n".join(made)
+
+
+def picture(block: str, root: str) -> str:
+    """Shows pictures in the colour of the text. Raises ValueError if there is no such file."""
+    files = [PICTURES / f"{name}.svg" for name in block.split()]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ValueError(f"docs/masks has no {', '.join(missing)}; correct the picture block, or run "
+                         "docs/draw_masks.py")
+    return '<div class="masks">' + "".join(file.read_text(encoding="utf8").strip() for file in files) + "</div>"
+
+
+def math(block: str, root: str) -> str:
+    """Shows a formula by itself."""
+    return f'<div class="formula">{formula(" ".join(block.split()), "block")}</div>'
+
+
+def formula(latex: str, display: str = "inline") -> str:
+    """Converts LaTeX into MathML, which browsers show without a program."""
+    return converter.convert(latex, display=display)
+
+
+BLOCKS = {"source": source, "results": results_of, "picture": picture, "math": math}
