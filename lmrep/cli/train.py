@@ -82,7 +82,7 @@ def _page(workdir: str) -> Path:
     from lmrep.storage import remote_workdir
 
     url = remote.as_url(workdir)
-    return Path(remote_workdir.training_dir(url) if url else workdir) / "report.html"
+    return Path(remote_workdir.copy_dir(url) if url else workdir) / "report.html"
 
 
 def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:

@@ -16,8 +16,6 @@ from lmrep.distributed.process_group import gather_texts
 
 log = logging.getLogger(__name__)
 
-ERRORS = {error.__name__: error for error in (UserError, RunFault)}
-
 
 def by_first_process(decide: Callable[[], Any]) -> Any:
     """Returns the result of `decide()` on process 0, for every process. All processes call this in the same order.
@@ -36,12 +34,12 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
         try:
             outcome = {"value": decide()}
         except (UserError, RunFault) as error:
-            outcome = {"error": str(error), "type": type(error).__name__}
+            outcome = {"error": str(error), "refused": isinstance(error, UserError)}
         except OSError as error:
-            outcome = {"error": f"process 0 failed: {error}", "type": RunFault.__name__}
+            outcome = {"error": f"process 0 failed: {error}", "refused": False}
     outcome = json.loads(gather_texts(json.dumps(outcome))[0])
     if "error" in outcome:
-        raise ERRORS[outcome["type"]](outcome["error"])
+        raise (UserError if outcome["refused"] else RunFault)(outcome["error"])
     return outcome["value"]
 
 

@@ -45,7 +45,7 @@ def examine(
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)
     if url:
-        workdir = remote_workdir.training_dir(url)  # where this machine will train it
+        workdir = remote_workdir.copy_dir(url)  # where this machine will train it
     checks = _Checks({} if workdir is None else {"--workdir": Path(workdir)})
     # JAX, which the other checks use, may hang or abort without address space, and starts after the topology, which may
     # be as many devices of the CPU.

@@ -23,7 +23,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -348,26 +348,27 @@ class Checkpoints:
               shardings: dict[str, jax.sharding.Sharding | None]) -> dict[str, Any]:
         """Reads the arrays at the paths of `arrays` ({path: dtype and shape}), with these shardings, or (None) as numpy
         arrays. Raises DamagedCheckpoint on all processes if one finds damage."""
-        if "zarr3" in manifest:
-            damage, values = "", {}
-            with agreement():
-                try:
-                    values = shards.load(self._arrays(step, manifest), shardings, self._attempt)
-                except files.Damaged as error:
-                    damage = str(error)
-                except OSError as error:
-                    raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {remote.describe(error)}"
-                                   ) from error
-            if damages := [*filter(None, gather_texts(damage) if jax.process_count() > 1 else [damage])]:
-                self._damaged[step] = damages[0]
-                raise DamagedCheckpoint(f"checkpoint {step} in {self._name} cannot be used: {damages[0]}")
-            return values
-        if self._shared:  # it may be a copy of a run in a store
-            by_first_process(lambda: orbax.merge_processes(self.directory / str(step)))
-        try:
-            return orbax.load(self._orbax, self.directory / str(step), arrays, shardings)
-        except (OSError, ValueError) as error:  # of the file system, or of a directory's name; the files are verified
-            raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
+        values, damage = {}, ""
+        with agreement(), self._usable(step):
+            try:
+                if "zarr3" in manifest:
+                    self._attempt(lambda: shards.load(self._arrays(step, manifest), shardings, values))
+                else:
+                    self._prepare(step)
+            except files.Damaged as error:
+                damage = str(error)
+        with self._usable(step):
+            if damage := next(filter(None, gather_texts(damage) if jax.process_count() > 1 else [damage]), ""):
+                self._damaged[step] = damage
+                raise files.Damaged(damage)
+            # May fail by the file system, or by a directory's name; the files are verified.
+            return values if "zarr3" in manifest else orbax.load(
+                self._orbax, self.directory / str(step), arrays, shardings)
+
+    def _prepare(self, step: int) -> None:
+        """Prepares the files of Orbax for reading. Raises Damaged."""
+        if jax.process_index() == 0:  # it may be a copy of a run in a store
+            orbax.merge_processes(self.directory / str(step))
 
     def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
         """Opens the arrays of a checkpoint that `shards` has written."""
@@ -381,12 +382,20 @@ class Checkpoints:
         """Returns the manifest of checkpoint `step`, which process 0 reads by `check`, on every process."""
 
         def read() -> dict:
-            try:
+            with self._usable(step):
                 return self._checked(step, check)
-            except files.Damaged as damage:
-                raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from None
 
         return by_first_process(read)
+
+    @contextlib.contextmanager
+    def _usable(self, step: int) -> Iterator[None]:
+        """Turns Damaged and errors of the store or the file system, in reading a checkpoint, into RunFault."""
+        try:
+            yield
+        except files.Damaged as damage:
+            raise DamagedCheckpoint(f"checkpoint {step} in {self._name} cannot be used: {damage}") from damage
+        except (OSError, ValueError) as error:  # ValueError of Orbax
+            raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         return checked(check(self.directory / str(step)), step)

@@ -54,7 +54,6 @@ class Zarr3(TypedDict):
 
     folder: str
     grids: dict[str, list[list[Count]]]  # path -> shapes of a file's part of the array, and of a chunk
-    written: list[Count]  # bytes of the arrays that each process wrote
 
 
 class Manifest(TypedDict):

@@ -2,7 +2,7 @@
 
     URL/checkpoints/1000/manifest.json         written last: a checkpoint is complete if it has one
     URL/checkpoints/1000/5f0a8c21/...          its arrays (see `shards`), in a folder that no other run writes to
-    URL/checkpoints/.unfinished-2000/3.json    how many bytes process 3 has written of a checkpoint in progress
+    URL/checkpoints/.unfinished-2000/3         process 3 has written its files of a checkpoint in progress
 
 Each process writes its shards from a copy in its memory, straight to the store, and then says so in the store.
 Process 0 waits for the others and writes the manifest. So training waits for the store only when the next checkpoint
@@ -15,17 +15,15 @@ such a checkpoint to restore it.
 import contextlib
 import json
 import logging
-import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import jax
 
-from lmrep.config import json_files
 from lmrep.core import files, remote
 from lmrep.core.errors import RunFault
 from lmrep.core.remote import Store, transfer
@@ -52,19 +50,12 @@ def complete_steps(names: Iterable[str]) -> list[int]:
                   and p[2] == files.MANIFEST)
 
 
-class Written(TypedDict):
-    """What a process has written of a checkpoint."""
-
-    lease: Any  # the identity of the run's lease
-    bytes: json_files.Count
-
-
 class RemoteCheckpoints(Checkpoints):
     """The checkpoints of a run in a remote store.
 
     Args:
       directory: the local directory for copies of checkpoints of earlier versions, called "checkpoints".
-      keep, keep_best, best, always: as for `Checkpoints`.
+      *arguments, **options: as for `Checkpoints`.
       store: the store of the run.
       lease: the lease of the run; None to read only.
       upload_logs: called by process 0 before a checkpoint becomes complete, to upload the logs up to it.
@@ -72,12 +63,9 @@ class RemoteCheckpoints(Checkpoints):
 
     _shared = False
 
-    def __init__(
-        self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min",
-        always: Collection[int] = (), *, store: Store, lease: Lease | None = None,
-        upload_logs: Callable[[], None] = lambda: None,
-    ):
-        super().__init__(directory, keep, keep_best, best, always)
+    def __init__(self, directory: Path, *arguments: Any, store: Store, lease: Lease | None = None,
+                 upload_logs: Callable[[], None] = lambda: None, **options: Any):
+        super().__init__(directory, *arguments, **options)
         self._store, self._lease, self._upload_logs = store, lease, upload_logs
         self._name = f"{store.url}/{CHECKPOINTS}"
 
@@ -86,7 +74,7 @@ class RemoteCheckpoints(Checkpoints):
     def save(self, step: int, state: Any, meta: dict, score: float | None = None) -> None:
         self.wait()
         # An existing checkpoint of this step may be damaged.
-        by_first_process(lambda: self._remove_step(step) if self._manifest_in_store(step) else None)
+        by_first_process(lambda: self._remove_step(step) if step in self.steps() else None)
         super().save(step, state, meta, score)
 
     def check(self) -> None:
@@ -116,7 +104,6 @@ class RemoteCheckpoints(Checkpoints):
     def _write(self, step: int, manifest: dict, pieces: dict[int, shards.Piece]) -> None:
         """Writes the files of this process, `pieces`, and on process 0 then the manifest."""
         index, arrays = jax.process_index(), self._arrays(step, manifest)
-        size = sum(piece.value.nbytes for piece in pieces.values())
 
         def write(number: int) -> None:
             self._lease.check(LEASE_SECONDS)
@@ -126,9 +113,9 @@ class RemoteCheckpoints(Checkpoints):
         self._attempt(lambda: self._lease.check(0))
         self._attempt(lambda: transfer(write, [*pieces]))
         if index:
-            content = json.dumps({"lease": self._lease.identity, "bytes": size}).encode()
-            return self._attempt(lambda: self._store.write(_written(step, index), content))
-        manifest["zarr3"]["written"] = [size, *(self._wait_for(i, step) for i in range(1, jax.process_count()))]
+            return self._attempt(lambda: self._store.write(_written(step, index), self._lease.identity.encode()))
+        for process in range(1, jax.process_count()):
+            self._wait_for(process, step)
         content = json.dumps(files.signed(manifest)).encode()
         self._attempt(self._upload_logs)
         self._attempt(lambda: self._lease.check(0))
@@ -136,16 +123,14 @@ class RemoteCheckpoints(Checkpoints):
         self._attempt(lambda: self._store.remove(_written(step)))
         return self._delete_old(step)
 
-    def _wait_for(self, process: int, step: int) -> int:
-        """Waits until another process has written its files, and returns their bytes."""
+    def _wait_for(self, process: int, step: int) -> None:
+        """Waits until another process has written its files."""
         deadline = time.monotonic() + OTHERS_SECONDS
-        while time.monotonic() < deadline:
-            content = self._attempt(lambda: self._store.read(_written(step, process)))
-            if content and (written := json_files.parse(Written, content))["lease"] == self._lease.identity:
-                return written["bytes"]
+        while self._attempt(lambda: self._store.read(_written(step, process))) != self._lease.identity.encode():
+            if time.monotonic() > deadline:
+                raise RunFault(f"process {process} has not written its files within {OTHERS_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
             self._attempt(self._lease.check)
-        raise RunFault(f"process {process} has not written its files within {OTHERS_SECONDS:.0f} s")
 
     def _remove_step(self, step: int) -> None:
         def remove() -> None:
@@ -174,9 +159,9 @@ class RemoteCheckpoints(Checkpoints):
         """Raises Damaged if the manifest of checkpoint `step` is damaged. Its shards are verified when they are read;
         files of Orbax here, in a copy."""
         if "zarr3" not in self._checked(step, files.manifest):
-            self._copy(step)
+            self._prepare(step)
 
-    def _copy(self, step: int) -> None:
+    def _prepare(self, step: int) -> None:
         """Makes an undamaged copy of a checkpoint that Orbax wrote, and removes other copies. Raises Damaged."""
         content, copy, folder = self._content(step), self.directory / str(step), f"{CHECKPOINTS}/{step}"
         with contextlib.closing(Checkpoints(self.directory)) as local, \
@@ -197,16 +182,8 @@ class RemoteCheckpoints(Checkpoints):
             for other in {*self.directory.iterdir()} - {copy}:
                 files.remove(other)
 
-    def _load(self, step: int, manifest: dict, *arguments: Any) -> dict[str, Any]:
-        def copy() -> None:
-            try:
-                self._copy(step)
-            except files.Damaged as damage:
-                raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from damage
-
-        if "zarr3" not in manifest:
-            agreed(copy)
-        values = super()._load(step, manifest, *arguments)
+    def _load(self, step: int, *arguments: Any) -> dict[str, Any]:
+        values = super()._load(step, *arguments)
         if self._lease:  # the run writes its next checkpoint as shards
             shutil.rmtree(self.directory / str(step), ignore_errors=True)
         return values
@@ -227,13 +204,10 @@ class RemoteCheckpoints(Checkpoints):
 
     def _content(self, step: int) -> bytes:
         """Returns the bytes of a checkpoint's manifest in the store. Raises Damaged if there is none."""
-        content = self._manifest_in_store(step)
+        content = self._attempt(lambda: self._store.read(_manifest(step)))
         if content is None:
             raise files.Damaged(f"{files.MANIFEST} is not in {self._store.url}")
         return content
-
-    def _manifest_in_store(self, step: int) -> bytes | None:
-        return self._attempt(lambda: self._store.read(_manifest(step)))
 
     def _attempt(self, action: Callable[[], Any]) -> Any:
         """Calls `action`, and retries while the store fails if this run holds a lease. Returns the result."""
@@ -247,7 +221,6 @@ def _manifest(step: int) -> str:
     return f"{CHECKPOINTS}/{step}/{files.MANIFEST}"
 
 
-def _written(step: int, process: int | None = None) -> str:
-    """Returns the name of a process's `Written` of a checkpoint, or (None) of their folder."""
-    folder = f"{CHECKPOINTS}/{UNFINISHED}{step}"
-    return folder if process is None else f"{folder}/{process}.json"
+def _written(step: int, process: int | str = "") -> str:
+    """Returns the name of the file by which a process says that it has written a checkpoint, or of their folder."""
+    return f"{CHECKPOINTS}/{UNFINISHED}{step}/{process}".rstrip("/")

@@ -54,13 +54,9 @@ def cache_dir(url: str) -> Path:
     return default_data_dir() / "workdirs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def _read_dir(url: str) -> Path:
-    return cache_dir(url) / "read" / posixpath.basename(url)
-
-
-def training_dir(url: str, process: int = 0) -> Path:
-    """Returns the local directory in which a process trains the run at `url`."""
-    return cache_dir(url) / (f"run-{process}" if process else "run") / posixpath.basename(url)
+def copy_dir(url: str, use: str = "run") -> Path:
+    """Returns the local directory for a use of the run at `url`: that of process 0, which trains it, or another one."""
+    return cache_dir(url) / use / posixpath.basename(url)
 
 
 def open_store(url: str) -> Store:
@@ -83,7 +79,7 @@ def local_copy(path: str | os.PathLike) -> Path:
         return Path(as_path(path))
     if hub.is_address(url):
         return remote_cache.local(url, "the directory")
-    local = _read_dir(url)
+    local = copy_dir(url, "read")
     with remote.user_errors(url), workdir.exclusive(cache_dir(url) / ".read"):
         store = open_store(url)
         names = store.names()
@@ -110,7 +106,7 @@ def opened(path: str | os.PathLike, best: str = "min") -> Iterator[Checkpoints]:
     `Checkpoints`. Raises UserError if there are none."""
     url = remote.as_url(path)
     with contextlib.closing(
-            RemoteCheckpoints(_read_dir(url) / CHECKPOINTS, best=best, store=open_store(url)) if url else
+            RemoteCheckpoints(copy_dir(url, "read") / CHECKPOINTS, best=best, store=open_store(url)) if url else
             Checkpoints(Path(as_path(path)) / CHECKPOINTS, best=best)) as checkpoints:
         if not checkpoints.steps():
             raise UserError(f"{path} holds no checkpoint yet; train first: lmrep train --workdir={path} ...")
@@ -178,7 +174,7 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
       RunFault: at the end, if files could not be uploaded; the message lists them and the local directory.
     """
     index, failure, stop = jax.process_index(), None, threading.Event()
-    local = training_dir(url, index)
+    local = copy_dir(url, f"run-{index}" if index else "run")
     with contextlib.ExitStack() as stack:
         store = agreed(lambda: _lock_and_open(url, local, stack))
         lease, identity = Lease(store), None
@@ -192,8 +188,6 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
         thread = threading.Thread(target=logs.keep_up, args=(stop, every), name="upload", daemon=True)
         if index == 0:
             thread.start()
-            stack.callback(thread.join)
-            stack.callback(stop.set)
         try:
             yield RemoteRun(local, partial(RemoteCheckpoints, store=store, lease=lease, upload_logs=logs.push))
         except BaseException as error:

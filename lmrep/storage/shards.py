@@ -17,7 +17,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -237,19 +237,9 @@ def _errors(damage: set[str] = frozenset()) -> Iterator[None]:
         raise OSError(errno.EACCES if denied else errno.EIO, text or status) from error
 
 
-def load(arrays: Arrays, shardings: Mapping[str, jax.sharding.Sharding | None],
-         attempt: Callable[[Callable[[], Any]], Any] = lambda action: action()) -> dict[str, Any]:
-    """Reads arrays.
-
-    Args:
-      arrays: where they are.
-      shardings: {path: sharding} of the arrays to read. This process reads its shards, each once; of None, a numpy
-        array.
-      attempt: calls a function, again if the store fails.
-
-    Raises as `Arrays.read`.
-    """
-    values = {}
+def load(arrays: Arrays, shardings: Mapping[str, jax.sharding.Sharding | None], values: dict[str, Any]) -> None:
+    """Reads arrays into `values`, by path, except those that are there. This process reads its shards of a sharding,
+    each once, and of None the whole, as a numpy array. Raises as `Arrays.read`."""
 
     def one(path: str) -> None:
         regions: dict[str, np.ndarray] = {}
@@ -263,5 +253,4 @@ def load(arrays: Arrays, shardings: Mapping[str, jax.sharding.Sharding | None],
         values[path] = arrays.read(path) if sharding is None else jax.make_array_from_callback(
             arrays.shape(path), sharding, read)
 
-    attempt(lambda: transfer(one, [path for path in shardings if path not in values]))
-    return values
+    transfer(one, [path for path in shardings if path not in values])

@@ -12,6 +12,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.remote import NoBucket, Refused
 from lmrep.distributed import process_group
 from lmrep.distributed.agreement import by_first_process, should_stop, stop_flag
 
@@ -73,7 +74,8 @@ def test_an_error_of_one_process_is_one_of_all(on_two, failing, raised, kind, te
 
 def test_the_first_process_decides_for_all(on_two):
     assert on_two(lambda index: by_first_process(lambda: [index, None])) == [[0, None]] * 2
-    for raised, kind in ((UserError("a"), UserError), (RunFault("b"), RunFault), (OSError(5, "c"), RunFault)):
+    for raised, kind in ((UserError("a"), UserError), (RunFault("b"), RunFault), (OSError(5, "c"), RunFault),
+                         (Refused("d"), RunFault), (NoBucket("e"), UserError)):
         def fail(raised=raised):
             raise raised
 

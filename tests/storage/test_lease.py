@@ -265,7 +265,7 @@ def test_a_run_whose_lease_was_taken_stops_at_the_next_step(small_home, monkeypa
     config.steps = config.checkpoint.every = config.evaluation.every = 5_000  # an end, should it not stop
     monkeypatch.setattr(lease, "EVERY", 0.01)
     monkeypatch.setattr(remote_workdir, "training", partial(remote_workdir.training, every=0.01))
-    metrics, ended = remote_workdir.training_dir(URL) / "metrics.jsonl", threading.Event()
+    metrics, ended = remote_workdir.copy_dir(URL) / "metrics.jsonl", threading.Event()
 
     def take_from_the_run():
         while not ended.wait(0.01):

@@ -1,6 +1,5 @@
 """A run of several processes in an object store, which an emulator stands for: killed, refused, continued elsewhere."""
 
-import json
 import resource
 import signal
 import time
@@ -197,8 +196,6 @@ def test_each_process_writes_and_reads_its_shards_alone(emulator, tmp_path):
     url = f"{emulator.url}/two"
     several(2, save_three, url, (1, 2), emulator, tmp_path)
     store = remote_workdir.open_store(url)
-    manifest = json.loads(store.read("checkpoints/3/manifest.json"))
-    assert manifest["zarr3"]["written"] == [2**23 + 2**21, 2**23]  # process 0 writes what all have
     name = next(name for name in store.names("checkpoints/3") if "moment" in name)
     content = store.read(name)
     store.write(name, content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
