@@ -43,7 +43,7 @@ def abstract_array(array_type: str) -> jax.ShapeDtypeStruct:
 def array_type_error(text: str) -> str:
     """Describes the expected form if `text` is not a result of `array_type`; otherwise returns ""."""
     try:
-        valid = array_type(abstract_array(text)) == text
+        valid = array_type(abstract_array(text)) == text and "-" not in text
     except (TypeError, ValueError):
         valid = False
     return "" if valid else "a dtype and a shape, such as float32[2,3]"
@@ -74,6 +74,11 @@ def checked(manifest: dict, step: int) -> dict:
         raise Damaged(str(error)) from None
     if manifest["step"] != step:
         raise Damaged(f"it is a copy of checkpoint {manifest['step']}")
+    for path, text in manifest["arrays"].items() if "zarr3" in manifest else ():
+        array, grid = abstract_array(text), manifest["zarr3"]["grids"].get(path, ())
+        if [*map(len, grid)] != 2 * [array.ndim] or (
+                array.size and not all(c and b % c == 0 for b, c in zip(*grid, strict=True))):
+            raise Damaged(f"{MANIFEST} has {grid} as the files and chunks of {path}, which is {text}")
     return manifest
 
 
