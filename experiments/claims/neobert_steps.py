@@ -22,38 +22,29 @@ larger network is better by 0.126, 4.043 against 4.169, and both are worse than 
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=...
 """
 
-from lmrep.claims import Claim, Measure, Row, at_scale, medium
+from lmrep.claims import Claim, Measure, Row, at_scale, one_gpu
+
+CHANGES = {  # of the page: title
+    "rotary": "rotary positions",
+    "gated": "SwiGLU",
+    "norm": "RMS norm, no biases",
+    "optimizer": "weight decay and a cosine",
+    "masks": "masks of 20 %",
+    "larger": "a larger network",
+    "deeper": "more layers, less width",
+    "batches": "larger batches",
+}
 
 
 def get_claim(scale="miniature"):
     """The claim at a scale."""
-    page, fields, sizes, batch = at_scale(  # sizes: (layers, width, heads, width of gated blocks)
-        scale, miniature=("quickstart.py:", {"steps": 800},
-                          ((2, 128, 4, 344), (4, 160, 4, 432), (6, 128, 4, 344)), 64),
-        single=("bert.py:size=base,data=files,format=packed", {
-            **medium(10_000), "model.norm": "pre", "stages": ()},
-                ((8, 512, 8, 1368), (12, 640, 10, 1712), (18, 512, 8, 1368)), 512),
-        paper=("bert.py:size=base,data=files,format=packed", {
-            "model.norm": "pre", "stages": (), "length": 512},
-               ((12, 768, 12, 2048), (16, 1056, 16, 2816), (28, 768, 12, 2048)), 4096))
-    first, larger, deeper = (dict(zip(("model.layers", "model.width", "model.heads", "model.mlp"), size, strict=True))
-                             for size in sizes)
-    steps = {  # name: (title, fields, claimed)
-        "rotary": ("rotary positions", {"model.positions": "rotary", "model.rotary_base": 10_000.0}, ""),
-        "gated": ("SwiGLU", {"model.gated": True, "model.activation": "silu", "model.mlp": first["model.mlp"]}, ""),
-        "norm": ("RMS norm, no biases", {"model.norm_kind": "rms", "model.bias": False}, ""),
-        "optimizer": ("weight decay and a cosine", {
-            "optimizer.weight_decay": 0.01, "optimizer.schedule.name": "cosine", "optimizer.schedule.final": 0.1}, ""),
-        "masks": ("masks of 20 %", {"objective.rate": 0.2}, ""),
-        "larger": ("a larger network", larger, "below"),
-        "deeper": ("more layers, less width", deeper, ""),
-        "batches": ("larger batches", {"batch_size": batch}, ""),
-    }
-    fields |= {"objective.evaluation_rate": 0.15, "optimizer.weight_decay": 0.0}
+    choices, fields = at_scale(scale, miniature=("size=tiny", {"steps": 800}),
+                               single=("size=medium,data=files", one_gpu(10_000)), paper=("size=base,data=files", {}))
+    page = f"ablations/bert_to_neobert.py:{choices}"
     runs, rows, before = {"bert": (page, fields)}, {"bert": Row("BERT")}, "bert"
-    for name, (title, changed, claimed) in steps.items():
-        fields = fields | changed
-        runs[name], rows[name], before = (page, fields), Row(f"with {title}", before, claimed), name
+    for name, title in CHANGES.items():
+        runs[name] = (f"{page},up_to={name}", fields)
+        rows[name], before = Row(f"with {title}", before, "below" if name == "larger" else ""), name
     return Claim(
         paper="Le Breton et al., 2025, figure 1",
         statement="On the way from BERT to NeoBERT, a larger network is better.",

@@ -113,19 +113,23 @@ def at_scale(scale: str, **settings: Any) -> Any:
     return choose(settings, scale, "scale of the claim")
 
 
-def medium(steps: int, learning_rate: float = 5e-4, **fields: Any) -> dict[str, Any]:
-    """Returns fields that fit a page of a Transformer to one GPU: the network of BERT-medium (Turc et al., 2019), eight
-    layers of width 512, in bfloat16, a batch in two halves, and a warm-up over a tenth of the steps, for rates above
-    the papers' of longer runs.
+def one_gpu(steps: int, learning_rate: float = 5e-4, **fields: Any) -> dict[str, Any]:
+    """Returns fields that fit a page of a Transformer to a night on one GPU: in bfloat16, a batch in two halves, and a
+    warm-up over a tenth of the steps, for rates above the papers' of longer runs.
 
     Args:
       steps: the number of updates.
       learning_rate: its peak.
       **fields: others of the config, such as batch_size.
     """
-    return {"model.layers": 8, "model.width": 512, "model.heads": 8, "model.mlp": 2048, "steps": steps,
-            "optimizer.learning_rate": learning_rate, "optimizer.schedule.warmup_fraction": 0.1,
+    return {"steps": steps, "optimizer.learning_rate": learning_rate, "optimizer.schedule.warmup_fraction": 0.1,
             "execution.dtype": "bfloat16", "microbatches": 2, **fields}
+
+
+def medium(steps: int, learning_rate: float = 5e-4, **fields: Any) -> dict[str, Any]:
+    """Returns `one_gpu` with the network of BERT-medium (Turc et al., 2019): eight layers of width 512."""
+    return {"model.layers": 8, "model.width": 512, "model.heads": 8, "model.mlp": 2048,
+            **one_gpu(steps, learning_rate, **fields)}
 
 
 def load(file: Path, scale: str = MINIATURE) -> Claim:

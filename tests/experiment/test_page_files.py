@@ -11,7 +11,7 @@ from tests import small
 def test_pages_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pages = page_files.installed()
-    assert {"bert.py", "quickstart.py"} <= pages.keys() and not any("ablations" in name for name in pages)
+    assert {"bert.py", "quickstart.py"} <= pages.keys() and not any("benchmarks" in name for name in pages)
     for name in ("bert", "bert.py", "experiments/bert.py"):
         assert page_files.find(name) == pages["bert.py"]
     (tmp_path / "bert.py").write_text("")

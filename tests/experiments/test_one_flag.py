@@ -91,3 +91,40 @@ def test_a_memory_that_would_know_what_is_predicted_is_refused():
         experiments.parse(stream)
     stream.model.reuse = 0
     experiments.parse(stream)
+
+
+CHANGES = {page: loading.load_module(PAGE.parent / f"ablations/{page}.py").CHANGES
+           for page in ("bert_to_modernbert", "bert_to_neobert")}
+INDEPENDENT = [(page, name) for page, names in CHANGES.items() for name in names
+               if name not in ("larger", "deeper", "longer")]  # whose numbers depend on the changes before them
+
+
+def with_changes(page, argument=""):
+    """The fields of an ablation's config at the tiny size."""
+    return flat(loading.load(PAGE.parent / f"ablations/{page}.py", f"size=tiny{argument}").to_dict())
+
+
+def differing(fields, plain):
+    return {name: value for name, value in fields.items() if value != plain.get(name, ...)}
+
+
+@pytest.mark.parametrize(("page", "name"), INDEPENDENT)
+def test_a_change_of_bert_is_the_same_alone_and_after_those_before_it(page, name):
+    number = CHANGES[page].index(name)
+    before = with_changes(page, f",up_to={CHANGES[page][number - 1]}" if number else "")
+    alone = differing(with_changes(page, f",alone={name}"), with_changes(page))
+    assert alone and differing(with_changes(page, f",up_to={name}"), before) == alone
+
+
+@pytest.mark.parametrize("size", ["base", "medium", "tiny"])
+def test_larger_networks_and_longer_sequences_on_the_way_to_neobert(size):
+    """The deeper network is about as large as the one before, and a longer sequence takes as many tokens."""
+    first, larger, deeper, batches, longer = (
+        loading.load(PAGE.parent / "ablations/bert_to_neobert.py", f"size={size},data=files,up_to={name}")
+        for name in ("gated", "larger", "deeper", "batches", "longer"))
+    weights = [12 * config.model.layers * config.model.width**2 for config in (first, larger, deeper)]
+    assert weights[1] > 1.9 * weights[0] and weights[2] == pytest.approx(weights[1], rel=0.25)
+    assert all(8 * config.model.width / 3 <= config.model.mlp < 8 * config.model.width / 3 + 8
+               for config in (first, larger, deeper))
+    assert batches.batch_size * batches.length == longer.batch_size * longer.length
+    assert longer.model.max_length >= longer.length > batches.length and batches.batch_size > first.batch_size
