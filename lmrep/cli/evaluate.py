@@ -36,7 +36,8 @@ sentence_bad. EWoK: Context1, Context2, Target1, Target2; the targets are compar
 prefix_acceptable, prefix_unacceptable, property_phrase. Entity tracking: input_prefix, options, of which the first is
 right. WUG: sentences, with a tab between two, and the ratio of people who prefer the first: the rank correlation. Only
 what follows a context is scored, by the score of --pairs, which must then be one of tokens. Files *.csv with the
-columns of the challenge's reading_data.csv are reading times: how much of their variance surprisal explains."""
+columns of the challenge's reading_data.csv are reading times: how much of their variance surprisal explains. A file
+with a text that is longer than the network takes is not scored, and a line below the table says which text it is."""
 
 import math
 from collections.abc import Mapping
@@ -124,7 +125,9 @@ def run(arguments: Arguments) -> None:
         if flags.predictions:
             raise UserError("--predictions is a directory for one checkpoint, and --checkpoints=all is given; give "
                             "--step instead, and a directory for each")
-        over_time.measure(steps, evaluate)
+        values = over_time.measure(steps, evaluate)
+        if flags.suite and values["unscored"]:
+            print("", *suite.not_scored(values), sep="\n", flush=True)
         return
     measured = evaluate(step=arguments.step)
     if flags.pairs:

@@ -1,6 +1,6 @@
 """`--checkpoints=all` of evaluate and probe: the same measurement of every checkpoint of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lmrep.cli.arguments import STEP, Arguments, Flag
@@ -28,9 +28,10 @@ def checkpoints(arguments: Arguments, workdir: str) -> list[int]:
     return remote_workdir.saved_steps(workdir)
 
 
-def measure(steps: list[int], at: Callable[..., Any]) -> None:
+def measure(steps: list[int], at: Callable[..., Any]) -> Mapping[str, Any]:
     """Measures the checkpoints of `steps`, and prints a table of their numbers. `at(step=)` returns `values` and
-    `store`, which is called before the next checkpoint, so that a killed command keeps what it has measured."""
+    `store`, which is called before the next checkpoint, so that a killed command keeps what it has measured. Returns
+    the values of the last checkpoint."""
     numbers: dict[int, dict[str, float]] = {}
     for step in steps:
         measured = at(step=step)
@@ -41,3 +42,4 @@ def measure(steps: list[int], at: Callable[..., Any]) -> None:
     rows = [[f"{step:,}", *(f"{values[name]:,.5g}" if name in values else "" for name in names)]
             for step, values in numbers.items()]
     print(aligned([["step", *names], *rows], str.rjust), flush=True)
+    return measured.values

@@ -227,13 +227,14 @@ def _suite(
     values = suites.evaluate(run, choices, pll, words)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     predicted = values.pop("predictions")
+    items = {task: entry["items"] for task, entry in values["tasks"].items()}
+    number = sum(items[task] for task in items.keys() - {table.task for table in words}) or sum(items.values())
 
     def store() -> None:
         if predictions:
             suites.write_predictions(predicted, Path(predictions))
         _record(directory, run, {"suite": os.fspath(path), "score": values["score"]}, {
-            "examples": len(choices) or sum(len(table.texts) for table in words), **model},
-            numbers, {name: values[name] for name in ("summary", "tasks")})
+            "examples": number, **model}, numbers, {name: values[name] for name in ("summary", "tasks", "unscored")})
 
     return Measured(values, {}, store)
 

@@ -39,6 +39,14 @@ NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 log = logging.getLogger(__name__)
 
 
+class TooLong(UserError):
+    """A text has more tokens than the network has positions. `problem` says so, without what to do."""
+
+    def __init__(self, where: str, text: str, tokens: int, positions: int, of: str = ""):
+        self.problem = f"{where}: {text[:60]!r}... has {tokens:,} tokens{of}; the model takes {positions:,} at most"
+        super().__init__(f"{self.problem}: shorten it, or leave it out")
+
+
 class Pair(NamedTuple):
     """A minimal pair: two sentences of which the first is acceptable."""
 
@@ -181,7 +189,7 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False, start: int
         it and a token that begins earlier; 0: the whole text is scored.
 
     Raises:
-      UserError: it has no token, more than the model takes, or is not Unicode.
+      UserError: it has no token, or is not Unicode; `TooLong` if it has more tokens than the model takes.
     """
     try:
         read = as_in_training(run, text)
@@ -193,8 +201,7 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False, start: int
     if not len(encoding.ids):
         raise UserError(f"{where}: the tokenizer gives no token for {text[:60]!r}; give another sentence")
     if 0 < run.model.max_length < len(ids):
-        raise UserError(f"{where}: {text[:60]!r}... has {len(ids):,} tokens; the model takes "
-                        f"{run.model.max_length:,} at most: shorten it, or leave it out")
+        raise TooLong(where, text, len(ids), run.model.max_length)
     words = [-1 if word is None else word for word in encoding.words]
     words = np.array([-1] * len(before) + words + [-1] * len(after), np.int32)
     if not start:

@@ -99,15 +99,18 @@ def evaluate(run: Run, words: Words, pll: str = "") -> dict[str, Any]:
         there is none, as in the pipeline's predictions.json.
 
     Raises:
-      UserError: as `pairs.evaluate`; too few rows have all values.
+      UserError: as `pairs.evaluate`, `pairs.TooLong` for a text; too few rows have all values.
       RunFault: a score is not finite.
     """
     first = words.places[0].rpartition(", ")[0] if words.places else words.task
     if reason := pairs.why_no_token_scores(run, pairs.in_float32(run).uses.scorings[pairs.scoring_name(run, pll)]):
         raise UserError(f"{first}: {run.directory} gives words no surprisal: {reason}. Leave such files out, or give a "
                         "left-to-right or a masked model")
-    used = [*dict.fromkeys([*words.texts, *filter(None, words.previous)])]
-    surprisal = dict(zip(used, surprisals(run, used, words.places[0] if words.places else first, pll), strict=True))
+    used: dict[tuple[str, str], str] = {}  # {text: its first file and line}
+    for text, place in zip([*words.texts, *words.previous], [*words.places, *words.places], strict=True):
+        if text is not None:
+            used.setdefault(text, place)
+    surprisal = dict(zip(used, surprisals(run, [*used], [*used.values()], pll), strict=True))
     now = np.array([surprisal[text] for text in words.texts])
     before = np.array([math.nan if text is None else surprisal[text] for text in words.previous])
     parts, means = {}, {}
@@ -146,17 +149,20 @@ def explained(measure: np.ndarray, predictors: np.ndarray, surprisal: np.ndarray
     return float(max(0.0, 1 - full / baseline)) if baseline > 1e-12 * (y @ y) else 0.0
 
 
-def surprisals(run: Run, texts: Sequence[tuple[str, str]], where: str, pll: str = "") -> np.ndarray:
-    """Computes the surprisals float64[n], in nats, of words given the text before each, in float32.
+def surprisals(run: Run, texts: Sequence[tuple[str, str]], places: Sequence[str], pll: str = "") -> np.ndarray:
+    """Computes the surprisals float64[n], in nats, of words given the text before each, in float32. `places` has the
+    file and line of each, for messages.
 
     A model that predicts from left to right gives each token of the word given the text before. For a model that fills
     masks, the rest of the sentence is hidden: a token is predicted at the first of `MASKS` masks after the text and the
     earlier tokens of the word, which approximates generation (Samuel, 2024).
     """
     name = pairs.scoring_name(run, pll)
-    tokenized = [_parts(run, *text, where, masks=name.startswith("pll")) for text in texts]
+    tokenized = [_parts(run, *text, place, masks=name.startswith("pll"))
+                 for text, place in zip(texts, places, strict=True)]
     flat = [*itertools.chain.from_iterable(tokenized)]
-    sources = [(" ".join(text), where) for text, parts in zip(texts, tokenized, strict=True) for _ in parts]
+    sources = [(" ".join(text), place) for text, place, parts in zip(texts, places, tokenized, strict=True)
+               for _ in parts]
     scores = pairs.checked_scores(run, flat, sources, pairs.in_float32(run).uses.scorings[name])
     of = np.repeat(np.arange(len(texts)), [len(parts) for parts in tokenized])
     return -np.bincount(of, scores.sums, len(texts))
@@ -172,8 +178,7 @@ def _parts(run: Run, context: str, word: str, where: str, masks: bool) -> list[T
     number = text.scored or int((text.words >= 0).sum())
     further = np.array([run.tokenizer.vocabulary.specials["mask"]] * (MASKS - 1) + after, np.int32)
     if 0 < run.model.max_length < end + len(further):
-        raise UserError(f"{where}: {context[:60]!r}... has {end + len(further):,} tokens with {MASKS} masks; the model "
-                        f"takes {run.model.max_length:,} at most: shorten it, or leave it out")
+        raise pairs.TooLong(where, context, end + len(further), run.model.max_length, f" with {MASKS} masks")
     return [Text(np.concatenate([text.ids[:stop], further]),
                  np.concatenate([text.words[:stop], np.full(len(further), -1, np.int32)]), 1)
             for stop in range(end - number + 1, end + 1)]

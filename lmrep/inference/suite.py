@@ -164,22 +164,40 @@ def evaluate(
         the task, or of the subsets of a single file; a value is the mean over them. Of reading times, the result of
         `reading_times.evaluate`.
       predictions: {task: the content of a predictions.json of the challenge's pipeline}.
+      unscored: {TASK/FILE, or the task where it is one file: {"items", "reason"}} of the files that have a text longer
+        than the network takes. All that is above is of the others.
 
     Raises:
-      UserError: as `pairs.evaluate`; a part of a text is scored, and the run's score is no sum over tokens.
+      UserError: as `pairs.evaluate`; a part of a text is scored, and the run's score is no sum over tokens; a text of
+        every file is too long.
       RunFault: a score is not finite.
     """
     name = pairs.scoring_name(run, pll)
     scoring = pairs.in_float32(run).uses.scorings[name]
-    times = {table.task: reading_times.evaluate(run, table, pll) for table in words}
-    scored = _score_choices(run, choices, scoring) if choices else []
+    times, unscored = {}, {}
+    for rows in words:
+        try:
+            times[rows.task] = reading_times.evaluate(run, rows, pll)
+        except pairs.TooLong as error:
+            unscored[rows.task] = {"items": len(rows.texts), "reason": error.problem}
+    texts, too_long = _tokenized(run, choices, scoring)
+    items = Counter(choice.group[:2] for choice in choices)
+    for (task, file), reason in too_long.items():
+        single = task.rpartition("/")[2] == file
+        unscored[task if single else f"{task}/{file}"] = {"items": items[task, file], "reason": reason}
+    choices = [choice for choice in choices if choice.group[:2] not in too_long]
+    if not choices and not times:
+        reason = next(iter(unscored.values()))["reason"]
+        raise UserError(f"no file is scored, since each has a text that is too long, such as {reason}: give files with "
+                        "shorter texts, or a run with more positions (model.max_length)")
+    scored = _score_choices(run, choices, texts, scoring) if choices else []
     tasks = {task: _summary(members, 1) for task, members in _groups(scored, 0).items()}
     values = {f"{task}/{kind}": entry[kind] for task, entry in (tasks | times).items()
               for kind in (*KINDS, *reading_times.SCORES) if kind in entry}
     mean = _mean(tasks.values()) if tasks else {}
     predicted = {task: {"reading": {"predictions": entry.pop("predictions")}} for task, entry in times.items()}
     return {"score": name, "summary": scoring.summary} | mean | values | {
-        "tasks": tasks | times, "predictions": _predictions(scored) | predicted}
+        "tasks": tasks | times, "predictions": _predictions(scored) | predicted, "unscored": unscored}
 
 
 def _predictions(scored: Sequence["Scored"]) -> dict[str, dict[str, Any]]:
@@ -210,23 +228,43 @@ def write_predictions(predictions: Mapping[str, Any], directory: Path) -> None:
         write_json(target / "predictions.json", content)
 
 
-def _score_choices(run: Run, choices: Sequence[Choice], scoring: Scoring) -> list["Scored"]:
-    """Returns the choices with the scores of their options."""
+Option = tuple[str, str]  # as in `Choice.options`
+
+
+def _tokenized(
+    run: Run, choices: Sequence[Choice], scoring: Scoring
+) -> tuple[dict[Option, Text], dict[tuple[str, str], str]]:
+    """Returns {option: text} and {(task, file): why a text of it is too long}."""
     part = next((choice for choice in choices if any(context for context, _ in choice.options)), None)
     if part and (reason := pairs.why_no_token_scores(run, scoring)):
         raise UserError(f"{part.where}: only a part of a text is scored, and {run.directory} gives tokens no score: "
                         f"{reason}. Leave such files out, or give a left-to-right or a masked model")
-    texts: dict[tuple, tuple[Text, tuple[str, str]]] = {}  # {content: (text, (its characters, file and line))}
-    keys: dict[tuple[str, str], tuple] = {}  # of options
+    texts: dict[Option, Text] = {}
+    too_long: dict[tuple[str, str], str] = {}
+    for choice in choices:
+        try:
+            for option in choice.options:
+                if option not in texts:
+                    texts[option] = pairs.tokenize(run, "".join(option), choice.where, start=len(option[0]))
+        except pairs.TooLong as error:
+            too_long.setdefault(choice.group[:2], error.problem)
+    return texts, too_long
+
+
+def _score_choices(
+    run: Run, choices: Sequence[Choice], texts: Mapping[Option, Text], scoring: Scoring
+) -> list["Scored"]:
+    """Returns the choices with the scores of their options."""
+    keys: dict[Option, tuple] = {}  # by content, since texts of equal tokens are scored once
+    sources: dict[tuple, tuple[Text, tuple[str, str]]] = {}  # {content: (text, (its characters, file and line))}
     for choice in choices:
         for option in choice.options:
-            if option not in keys:
-                text = pairs.tokenize(run, "".join(option), choice.where, start=len(option[0]))
-                keys[option] = text.ids.tobytes(), text.words.tobytes(), text.scored
-                texts.setdefault(keys[option], (text, ("".join(option), choice.where)))
-    log.info("%s choices, %s different texts; score: %s", f"{len(choices):,}", f"{len(texts):,}", scoring.summary)
-    scores = pairs.checked_scores(run, *zip(*texts.values(), strict=True), scoring)
-    sums = dict(zip(texts, scores.sums, strict=True))
+            text = texts[option]
+            keys[option] = text.ids.tobytes(), text.words.tobytes(), text.scored
+            sources.setdefault(keys[option], (text, ("".join(option), choice.where)))
+    log.info("%s choices, %s different texts; score: %s", f"{len(choices):,}", f"{len(sources):,}", scoring.summary)
+    scores = pairs.checked_scores(run, *zip(*sources.values(), strict=True), scoring)
+    sums = dict(zip(sources, scores.sums, strict=True))
     return [(choice, np.array([sums[keys[option]] for option in choice.options])) for choice in choices]
 
 
@@ -311,6 +349,7 @@ def table(values: Mapping[str, Any]) -> str:
     if tasks:
         lines += rows(f"mean over {counted(len(averaged), 'task')}", values)
     lines += [row for task, entry in times.items() for row in reading_times.table_rows(task, entry)]
+    lines += [[name, f"{entry['items']:,}", "not scored", "", ""] for name, entry in values["unscored"].items()]
     notes = [f"Score: {values['summary']}, in nats; of a text with a context, of the part after it."]
     if tasks:
         notes.append("Intervals: Wilson's, and of means Zou et al.'s (2009).")
@@ -322,5 +361,11 @@ def table(values: Mapping[str, Any]) -> str:
     if times:
         notes.append("Reading times: the fraction that surprisal explains of the variance that frequency, length and "
                      "position leave unexplained; the mean leaves it out.")
+    notes += not_scored(values)
     width = max(len(line[0]) for line in lines)
     return "\n".join([aligned([[line[0].ljust(width), *line[1:]] for line in lines], str.rjust), "", *notes])
+
+
+def not_scored(values: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each file that `evaluate` did not score, with the reason."""
+    return [f"Not scored, and left out of means: {entry['reason']}." for entry in values["unscored"].values()]

@@ -83,7 +83,7 @@ def test_a_causal_surprisal_is_a_difference_of_log_probabilities(home):
     scoring = pairs.in_float32(run).uses.scorings["log_probability"]
     ids = [pairs.tokenize(run, text, "here") for context, word in TEXTS for text in (context, f"{context} {word}")]
     sums = pairs.score(run, ids, scoring).sums
-    assert reading_times.surprisals(run, TEXTS, "here") == pytest.approx(sums[::2] - sums[1::2], rel=1e-5)
+    assert reading_times.surprisals(run, TEXTS, ["here"] * 3) == pytest.approx(sums[::2] - sums[1::2], rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["masked", "masked_next_token"])
@@ -103,9 +103,9 @@ def test_a_masked_surprisal_hides_the_rest(home, name):
                 "tokens": tokens, "segment_ids": np.ones_like(tokens), "predicted": np.array([[at]]),
                 "targets": np.array([[ids[i]]])})[0, 0])
         expected.append(total)
-    found = reading_times.surprisals(run, TEXTS, "here")
+    found = reading_times.surprisals(run, TEXTS, ["here"] * 3)
     assert found == pytest.approx(expected, rel=1e-4)
-    assert reading_times.surprisals(run, TEXTS, "here", "word_l2r") == pytest.approx(found, rel=1e-5)
+    assert reading_times.surprisals(run, TEXTS, ["here"] * 3, "word_l2r") == pytest.approx(found, rel=1e-5)
 
 
 # A table
@@ -113,7 +113,7 @@ def test_a_masked_surprisal_hides_the_rest(home, name):
 
 def test_times_that_surprisal_makes_are_explained(home):
     run = lmrep.load(home / "causal")
-    surprisal = reading_times.surprisals(run, table(home).texts, "here")
+    surprisal = reading_times.surprisals(run, table(home).texts, ["here"] * 60)
 
     def times(rows):
         for row, bits in zip(rows, surprisal, strict=True):
@@ -148,7 +148,7 @@ def test_spill_over_has_the_previous_word(home):
     """Times of the previous word's surprisal are those of the baseline; rows without a value are left out."""
     run = lmrep.load(home / "causal")
     previous = [text for text in table(home).previous if text]
-    surprisal = iter(reading_times.surprisals(run, previous, "here"))
+    surprisal = iter(reading_times.surprisals(run, previous, ["here"] * len(previous)))
 
     def times(rows):
         for row in rows:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -225,6 +227,37 @@ def test_lines_are_refused(home, tmp_path, lines, named):
     assert all(text in str(error.value) for text in named), error.value
 
 
+@pytest.mark.parametrize("name", ["masked", "causal"])
+def test_a_file_with_a_text_that_is_too_long_is_not_scored(home, tmp_path, name):
+    """The others are, as if it were not there; the command says which text it is."""
+    run, long = lmrep.load(home / name), "the cat " * 100
+    write(tmp_path / "s/blimp", short=[LINE], long=[LINE, LINE | {"sentence_good": long}])
+    write(tmp_path / "s/tracking", tracking=[TRACKING | {"input_prefix": long}])
+    head, *rows = world.reading_times().splitlines()
+    (tmp_path / "s/reading").mkdir()
+    (tmp_path / "s/reading/reading.csv").write_text("\n".join([head, *rows, rows[0].replace("the", long.strip(), 1)]))
+    values = suite.evaluate(run, suite.read(tmp_path / "s"), words=reading_times.read(tmp_path / "s"))
+    alone = suite.evaluate(run, suite.read(write(tmp_path / "alone/blimp", short=[LINE]).parent))
+    assert alone.pop("unscored") == {} and {key: values[key] for key in alone} == alone
+    places = {"blimp/long": ("long.jsonl, line 2", 2), "tracking": ("tracking.jsonl, line 1", 1),
+              "reading": ("reading.csv, line 42", 41)}
+    for key, (place, items) in places.items():
+        entry = values["unscored"].pop(key)
+        assert entry["items"] == items and place in entry["reason"]
+        tokens, positions = re.search(r" has (\d+) tokens.*; the model takes (\d+) at most", entry["reason"]).groups()
+        assert int(tokens) > 200 and int(positions) == run.model.max_length
+    assert not values["unscored"]
+    found = small.command("evaluate", f"--workdir={home}/{name}", f"--suite={tmp_path}/s")
+    assert found.code == 0 and found.out.count(" not scored") == found.out.count("\nNot scored") == 3, found
+    stored = json.loads((home / name / "eval.json").read_text())
+    assert stored["examples"] == 1 and stored["unscored"].keys() == places.keys()
+    found = small.command("evaluate", f"--workdir={home}/{name}", f"--suite={tmp_path}/s", "--checkpoints=all")
+    assert found.code == 0 and found.out.count("\nNot scored") == 3, found
+    shutil.rmtree(tmp_path / "s/blimp")
+    found = small.command("evaluate", f"--workdir={home}/{name}", f"--suite={tmp_path}/s")
+    assert found.code == 2 and "no file is scored" in found.err and "reading.csv, line 42" in found.err, found
+
+
 def test_parts_need_the_scores_of_tokens(home, tmp_path):
     run = lmrep.load(home / "replaced_token")
     assert 0 <= suite.evaluate(run, suite.read(write(tmp_path / "whole", a=[LINE])))["accuracy"] <= 1
@@ -274,8 +307,8 @@ def test_predictions_have_the_form_and_the_folders_of_the_pipeline(home, tmp_pat
             assert line["prob"] == pytest.approx(np.exp(sums[0]) / np.exp(sums).sum(), rel=1e-4)
     [words] = reading_times.read(tmp_path / "full")
     assert [row["id"] for row in reading] == [*range(60)]
-    np.testing.assert_allclose([row["pred"] for row in reading], reading_times.surprisals(run, words.texts, "here"),
-                               rtol=1e-5)
+    np.testing.assert_allclose([row["pred"] for row in reading],
+                               reading_times.surprisals(run, words.texts, words.places), rtol=1e-5)
     assert [math.isnan(row["prev_pred"]) for row in reading] == [text is None for text in words.previous]
     stored = json.loads((home / "causal/eval.json").read_text())["tasks"]
     assert "predictions" not in json.dumps(stored)
