@@ -122,6 +122,16 @@ class Hub:
             self.repositories[kind, repo]["private"] = given.get("visibility") == "private"
             return url
 
+        @app.post("/api/<any(models, datasets):kind>/<owner>/<name>/branch/<branch>")
+        def create_branch(kind, owner, name, branch):
+            _authorize()
+            commit, _ = self._find(kind, f"{owner}/{name}")
+            refs = self.repositories[kind, f"{owner}/{name}"]["refs"]
+            if branch in refs:
+                _refuse(409, "", f"Reference already exists: {branch}")
+            refs[branch] = commit
+            return ""
+
         @app.post("/api/validate-yaml")
         def validate():
             assert flask.request.json["content"].startswith("---\n")
@@ -153,6 +163,7 @@ class Hub:
         def commit(kind, owner, name, revision):
             _authorize()
             repo, added = f"{owner}/{name}", {}
+            self._find(kind, repo, revision)
             for line in flask.request.get_data().splitlines():
                 key, value = (json.loads(line)[field] for field in ("key", "value"))
                 if key == "file":

@@ -14,7 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import write_text
 from lmrep.core.host import default_data_dir
 from lmrep.core.paths import as_path
-from lmrep.interop import conversion
+from lmrep.interop import conversion, convert
 from lmrep.storage import remote_workdir
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def push(
     directory: str | os.PathLike, repo: str, *, private: bool = False, message: str = "", license_name: str = "",
     language: str = "", step: int | None = None, part: str = "", dry_run: bool = False,
-    data_dir: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike | None = None, checkpoints: str = "",
 ) -> str:
     """Publishes a run on the Hugging Face Hub: creates the repository, if it does not exist, and uploads the run in the
     layout of transformers with a model card. The token is that of huggingface_hub ($HF_TOKEN, or `hf auth login`).
@@ -40,9 +40,11 @@ def push(
       step, part: as for `conversion.to_published`.
       dry_run: whether to write the files to a temporary directory and upload nothing.
       data_dir: the directory of token stores, for the unigram baseline of pretraining.
+      checkpoints: "all" also uploads each checkpoint to a branch of its name (`lmrep.interop.convert.revisions`),
+        without a model card; a dry run leaves them out. "" for one checkpoint.
 
     Returns:
-      The address of the commit; with `dry_run`, the directory of the files.
+      The address of the commit to the main branch, the last one; with `dry_run`, the directory of its files.
 
     Raises:
       UserError: the run cannot be converted, or the Hub refuses the upload.
@@ -50,12 +52,20 @@ def push(
     """
     if not REPO.fullmatch(repo):
         raise UserError(f"--repo is {repo!r}; expected OWNER/NAME")
+    if checkpoints not in ("", "all") or (checkpoints and step is not None):
+        raise UserError(f"--checkpoints is {checkpoints!r}, with --step={step}; expected --checkpoints=all, without "
+                        "--step")
     hub.check_installed()
     workdir = remote_workdir.local_copy(directory)
     if not conversion.is_workdir(workdir):
         raise UserError(f"{directory} is a published directory already; upload it with hf upload {repo} {directory}")
     temporary, kept = Path(tempfile.mkdtemp(prefix="lmrep-push-")), False
     try:
+        for name, at in (convert.revisions(directory) if checkpoints and not dry_run else {}).items():
+            conversion.to_published(remote_workdir.local_copy(directory, at), temporary / name, at, part=part)
+            address = hub.upload(temporary / name, repo, private, message or f"Upload step {at:,}", name)
+            shutil.rmtree(temporary / name)
+            log.info("%s: %s", name, address)
         folder = temporary / repo.rpartition("/")[2]
         converted = conversion.to_published(directory, folder, step, part=part)
         for remark in converted.remarks:

@@ -130,16 +130,19 @@ def recorded(workdir: str | os.PathLike | None) -> list[str]:
     return []
 
 
-def upload(folder: Path, repo: str, private: bool, message: str) -> str:
-    """Uploads the files in a folder to a model's repository, which is created if it does not exist. Returns the address
-    of the commit. Raises UserError if the Hub refuses it."""
+def upload(folder: Path, repo: str, private: bool, message: str, branch: str = "main") -> str:
+    """Uploads the files in a folder to a branch of a model's repository; both are created if they do not exist. Returns
+    the address of the commit. Raises UserError if the Hub refuses it."""
     check_installed()
     from huggingface_hub import HfApi, errors
 
     try:
         api = HfApi()
         api.create_repo(repo, private=private or None, exist_ok=True)
-        return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message).commit_url)
+        if branch != "main":
+            api.create_branch(repo, branch=branch, exist_ok=True)
+        return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message,
+                                     revision=branch).commit_url)
     except errors.HfHubHTTPError as error:
         if error.response.status_code in (401, 403):
             raise UserError(f"the Hub refuses the upload to {repo}: log in with a token that may write there (hf auth "

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import lmrep
 from lmrep.config.loading import load
 from lmrep.experiment import config as experiments
 from lmrep.experiment import epochs
@@ -112,6 +113,30 @@ def test_all_checkpoints_are_exported(home, monkeypatch):
         answer = small.command("convert", f"{home}/run", f"{home}/other", "--to=huggingface", *flags)
         assert answer.code == 2 and "expected --checkpoints=all --to=huggingface" in answer.err
     assert not (home / "other").exists()
+
+
+@pytest.mark.slow
+def test_revisions_are_those_that_other_libraries_load(home, hub):
+    """As the challenge's pipeline does: the model and its tokenizer by the name of the repository and a revision."""
+    transformers = pytest.importorskip("transformers")
+    push = ("push", f"--workdir={home}/run", "--repo=me/babylm", f"--data_dir={home}/data", "--checkpoints=all")
+    revisions = convert.revisions(home / "run")
+    for _ in range(2):  # the second adds to the branches, which exist
+        answer = small.command(*push)
+        assert answer.code == 0 and answer.out.startswith(hub.url), answer
+    assert hub.repositories["models", "me/babylm"]["refs"].keys() == {"main", *revisions}
+    assert "README.md" in hub.files("me/babylm") and "README.md" not in hub.files("me/babylm", branch=min(revisions))
+    seen, text = set(), "The old cat sees the dog."
+    for name, step in {"main": None, **revisions}.items():
+        run = lmrep.load(home / "run", step)
+        network = transformers.AutoModelForCausalLM.from_pretrained("me/babylm", revision=name)
+        ids = transformers.AutoProcessor.from_pretrained("me/babylm", revision=name)(text=text)["input_ids"]
+        assert ids == run.tokenizer.encode(text).ids
+        table = network.get_input_embeddings().weight.detach().numpy()
+        np.testing.assert_array_equal(table, np.asarray(run.params["encoder"]["embedding"]["token"])[:len(table)])
+        seen.add(table.tobytes())
+    assert len(seen) == len(revisions) + 1
+    assert small.command(*push, "--step=12").code == 2
 
 
 def test_a_network_without_a_class_is_refused(home):
