@@ -24,14 +24,16 @@ BATCH_SIZE = 64  # continuations that are generated at a time
 
 def prompt(run: Any, text: str, name: str | None = None) -> list[int]:
     """Tokenizes a text and puts the run's `start_token` before it, if there is one. A converted checkpoint continues a
-    text without a start token, as the published implementation does, unless the text is empty.
+    text without a start token, as the published implementation does, unless the text is empty or its tokenizer puts one
+    there (`Run.recorded_start`).
 
     Raises:
       UserError: the text is empty and there is no start token.
     """
     ids = tokenize_text(text, run.tokenizer, name, ([], [])).ids
     ids = known_ids(ids, run.tokenizer.vocabulary).tolist()
-    prompt_ids = ids if run.start_token is None or (ids and run.converted) else [run.start_token, *ids]
+    without = ids and run.converted and not (run.recorded_start and run.recorded_start["before"])
+    prompt_ids = ids if run.start_token is None or without else [run.start_token, *ids]
     if not prompt_ids:
         raise UserError(f"{name or 'a text'} is empty, and {run.directory} was trained without a token before the "
                         "first one of a document; give at least one word")

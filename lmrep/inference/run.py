@@ -33,7 +33,7 @@ from lmrep.models.decoding import Sampling
 from lmrep.models.layer_choice import Layers
 from lmrep.objectives.base import Capability, FrozenParts, Objective
 from lmrep.objectives.capabilities import ReplacedToken
-from lmrep.storage.workdir import read_config
+from lmrep.storage.workdir import Start, read_config
 from lmrep.training.state import trainable
 
 ATTENTION_TOKENS = 512  # in a batch: the attention probabilities of a full one would be large
@@ -379,7 +379,15 @@ class Run:
         return "train" not in record["data"] and "saved" not in record
 
     @functools.cached_property
+    def recorded_start(self) -> Start | None:
+        """What a converted left-to-right model reads first, where its files say it: those of a run that lmrep exported,
+        and others whose tokenizer.json has a template with nothing after a text. None for other runs."""
+        return read_config(self.directory).get("start") if self.conditions_on == Context.LEFT else None
+
+    @functools.cached_property
     def start_token(self) -> int | None:
         """The token before a document's first one, or None (`special_tokens.start_token`)."""
+        if self.recorded_start:
+            return self.recorded_start["document"]
         stage = None if self.converted else stage_at(self.experiment, self.step)
         return special_tokens.start_token(stage, self.tokenizer.vocabulary)

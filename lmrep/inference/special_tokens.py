@@ -27,6 +27,7 @@ def around(run: Any) -> tuple[list[int], list[int]]:
         return [], [*run.input_layout.tail]
     if run.converted and run.conditions_on != Context.EACH_SIDE:  # a converted ELMo has the format of its stage
         before, after = special_tokens_around(run.tokenizer)
+        before = run.recorded_start["before"] if run.recorded_start else before
         end = [] if after or run.conditions_on == Context.LEFT else of_roles(run.tokenizer.vocabulary, "eos")  # T5
         return before, [*after, *end]
     return ALL_FORMATS[stage.format_name].layout(stage.format, run.tokenizer.vocabulary).around

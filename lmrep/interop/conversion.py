@@ -92,7 +92,10 @@ def to_workdir(source: Path, target: Path) -> Converted:
     tokenizer = tokenizers.load(source)
     experiment = equivalent_experiment(checkpoint, tokenizer, target.name)
     certified = certificate.certify(checkpoint, source)
-    with new_workdir(source, target, experiment, tokenizer, checkpoint.params) as temporary:
+    before = library.start_of_text(source)
+    start = None if before is None or not {*before} <= tokenizer.ids.keys() else _start(
+        [tokenizer.ids[token] for token in before], checkpoint.config_json, tokenizer.size)
+    with new_workdir(source, target, experiment, tokenizer, checkpoint.params, start=start) as temporary:
         (temporary / FOLDER).mkdir()
         tensor_files.write(temporary / FOLDER / EXTRA, checkpoint.extra_tensors, {})
         write_json(temporary / FOLDER / RECORD, {
@@ -113,18 +116,27 @@ def to_workdir(source: Path, target: Path) -> Converted:
 @contextlib.contextmanager
 def new_workdir(
     source: Path | None, target: Path, experiment: Experiment, tokenizer: tokenizers.Tokenizer,
-    params: Mapping[str, np.ndarray], step: int = 0,
+    params: Mapping[str, np.ndarray], step: int = 0, start: workdir.Start | None = None,
 ) -> Iterator[Path]:
     """Yields a temporary directory that becomes the workdir `target`, with a checkpoint of `params` at `step`. The
-    `source` that was converted is recorded in its config.json; None for parameters of another training loop."""
+    `source` that was converted is recorded in its config.json; None for parameters of another training loop. So is
+    `start`, None if it is not known."""
     with workdir.new_directory(target) as temporary:
         tokenizer.save(temporary / "tokenizer")
         with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
             checkpoints.save(step, {"params": unflatten(dict(params))}, {"stage": 0})
         workdir.write_config(temporary, {
             "config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint},
-            **({"source": hub.origin(source)} if source else {"saved": True})})
+            **({"source": hub.origin(source)} if source else {"saved": True}),
+            **({} if start is None else {"start": start})})
         yield temporary
+
+
+def _start(before: list[int], config_json: Mapping[str, Any], size: int) -> workdir.Start:
+    """Returns the record of a tokenizer that puts the ids `before` before a text. If there are none, the end of another
+    document was there in training where config.json has it as the token that begins a text too, as in GPT-2."""
+    bos, eos = (config_json.get(f"{role}_token_id") for role in ("bos", "eos"))
+    return {"before": before, "document": before[0] if before else bos if bos == eos and bos in range(size) else None}
 
 
 def to_published(
@@ -154,7 +166,8 @@ def to_published(
     with workdir.new_directory(target) as temporary:
         write(checkpoint, temporary, max_shard_bytes)
         run.tokenizer.save(temporary)
-        if run.conditions_on == Context.LEFT and not (run.converted or checkpoint.task or pooling):
+        known = not run.converted or run.recorded_start is not None
+        if run.conditions_on == Context.LEFT and known and not (checkpoint.task or pooling):
             library.remove_end_of_text(temporary, [run.tokenizer.tokens[i] for i in run.special_tokens[0]])
         if pooling:
             remarks += sentence_transformers.write(run, pooling, temporary)
@@ -192,6 +205,8 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     task, specials, name = _published_task(stage, params), run.tokenizer.vocabulary.specials, stage.objective_name
     if task:
         return from_network(config, params, specials, name, task)
+    if run.conditions_on == Context.LEFT and run.start_token is not None:
+        specials = {**specials, "bos": run.start_token}  # as GPT-2's, which is the end of another document
     heads, lacking = run.objective.uses.published_heads, sorted(flatten(run.objective.specs).keys() - params)
     # The parameters of published heads are under the heads' names in `HEADS`. Other heads of the run have no published
     # counterpart, even under such a name.

@@ -170,6 +170,13 @@ class Config(TypedDict):
     evaluation: NotRequired[dict[str, Any]]
 
 
+class Start(TypedDict):
+    """What a converted model from left to right read before a document."""
+
+    before: list[int]  # ids that other libraries put before a text
+    document: int | None  # the id before a document's first token in training
+
+
 class RunRecord(TypedDict):
     """config.json of a workdir."""
 
@@ -177,6 +184,7 @@ class RunRecord(TypedDict):
     data: Fingerprints
     source: NotRequired[Any]
     saved: NotRequired[bool]  # whether `lmrep.save` wrote it
+    start: NotRequired[Start]  # of a converted checkpoint whose files say it
 
 
 def check_not_published(directory: str | os.PathLike) -> None:

@@ -13,6 +13,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import temporary_name
 from lmrep.core.params import flatten
 from lmrep.data import formats
+from lmrep.inference import pairs
 from lmrep.interop import certificate, conversion, init_from, tensor_files
 from lmrep.interop.huggingface.read import read
 from lmrep.interop.huggingface.write import tensors as tensors_of
@@ -349,6 +350,29 @@ def test_other_libraries_do_not_end_a_text_that_is_continued(tmp_path, objective
     name = json.loads((tmp_path / "out/tokenizer_config.json").read_text())["tokenizer_class"]
     assert name == ("BertTokenizer" if after else "PreTrainedTokenizerFast")
     assert lmrep.data.tokenizers.load(tmp_path / "out").fingerprint == own.fingerprint
+
+
+@pytest.mark.parametrize(("format", "isolate", "start"), [
+    ("stream", True, None), ("stream", False, "[SEP]"), ("packed", None, "[CLS]")])
+def test_an_exported_language_model_reads_the_same_start_when_it_is_converted_back(tmp_path, format, isolate, start):
+    workdir = given.workdir(tmp_path, "causal", format=format, **LEFT)
+    record = json.loads((workdir / "config.json").read_text())
+    if isolate is not None:
+        record["config"]["format"]["isolate"] = isolate
+    (workdir / "config.json").write_text(json.dumps(record | {"saved": True}))
+    conversion.to_published(workdir, tmp_path / "out")
+    conversion.to_workdir(tmp_path / "out", tmp_path / "back")
+    conversion.to_published(tmp_path / "back", tmp_path / "again")
+    run, back = lmrep.load(workdir), lmrep.load(tmp_path / "back")
+    assert back.converted and not run.converted
+    for each in (run, back):
+        assert each.start_token == (start and run.tokenizer.ids[start])
+        before, after = ([run.tokenizer.ids[token]] for token in ("[CLS]", "[SEP]"))
+        assert each.special_tokens == (before * (format == "packed"), after)
+        first = [] if each.converted and format == "stream" else [*filter(None, [each.start_token])]  # as the library
+        assert each.prompt("the cat") == [*first, *run.tokenizer.encode("the cat").ids]
+        assert pairs.around_document(each) == ([*filter(None, [each.start_token])], [])
+    assert same(files(tmp_path / "out"), files(tmp_path / "again"))
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
