@@ -131,7 +131,7 @@ def test_revisions_are_those_that_other_libraries_load(home, hub):
         run = lmrep.load(home / "run", step)
         network = transformers.AutoModelForCausalLM.from_pretrained("me/babylm", revision=name)
         ids = transformers.AutoProcessor.from_pretrained("me/babylm", revision=name)(text=text)["input_ids"]
-        assert ids == run.tokenizer.encode(text).ids
+        assert ids == run.tokenizer.encode(text).ids.tolist()
         table = network.get_input_embeddings().weight.detach().numpy()
         np.testing.assert_array_equal(table, np.asarray(run.params["encoder"]["embedding"]["token"])[:len(table)])
         seen.add(table.tobytes())
