@@ -235,7 +235,7 @@ def replaced() -> Panel:
     model = network("transformer")
     row = OBJECTIVES["replaced_token"]
     objective = row.build(row.config(generator=1.0, rate=0.25), model, VOCABULARY)
-    batch = prepared(objective, batch_of(["[CLS]", *SHORT, "[SEP]"]), seed=4)
+    batch = prepared(objective, batch_of(["[CLS]", *SHORT, "[SEP]"]), seed=4, step=18)
     replace = jax.jit(lambda key: objective.uses.replaced(P.init(objective.specs, key), batch))
     tokens, judged = replace(jax.random.key(1))
     original, shown = words(batch["tokens"][0]), words(np.asarray(tokens)[0])
@@ -305,7 +305,7 @@ def svg(panel: Panel) -> str:
         if changed:
             parts.append(_box(left - 6 - LETTER * len(row), y + 1, LETTER * len(row) + 4, CHANGED, 0.35))
         parts.append(_text(left - 4, y + 12, row, 'text-anchor="end"'))
-        parts += _cells(cells, left, y, wide)
+        parts += _cells(cells, row, left, y, wide)
         if len(panel.targets) and panel.targets[i]:
             target, x = panel.targets[i], left + width + 16
             parts += [_text(left + width + 3, y + 12, "→"),
@@ -318,13 +318,14 @@ def svg(panel: Panel) -> str:
             'font-size="11" fill="currentColor">\n' + "\n".join(parts) + "\n</svg>\n")
 
 
-def _cells(cells: Sequence[Any], left: float, y: float, wide: float) -> list[str]:
-    """Draws the cells of a row, with those side by side that are visible as one box."""
+def _cells(cells: Sequence[Any], row: str, left: float, y: float, wide: float) -> list[str]:
+    """Draws the cells of a row: texts, marked where they are not the row's, and what is visible, as one box where cells
+    stand side by side."""
     parts, start = [], None
     for i, cell in enumerate([*cells, False]):
         if isinstance(cell, str):
-            if cell in LETTERS:
-                parts.append(_box(left + wide * i + 0.5, y + 0.5, wide - 1, LETTERS[cell], 0.45, CELL - 1))
+            if fill := LETTERS.get(cell, CHANGED if len(cell) > 1 and cell != row else ""):
+                parts.append(_box(left + wide * i + 0.5, y + 0.5, wide - 1, fill, 0.45, CELL - 1))
             parts += [_text(left + wide * i + 5, y + 12, cell)] if cell else []
         elif cell and start is None:
             start = i

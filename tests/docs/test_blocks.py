@@ -1,6 +1,7 @@
 """The blocks that pages are filled with when they are built name what exists, and the pages of the field what a config
 file accepts."""
 
+import html
 import re
 
 import pytest
@@ -29,8 +30,17 @@ def test_a_block_is_made(block, make):
     made = make.BLOCKS[block.language](block.text, "../")
     assert {"source": "```python", "results": "../results/claims.md#", "picture": "<svg", "math": "<math"}[
         block.language] in made
+    assert block.language != "math" or "\\" not in html.unescape(made), f"{block.name}: a command of LaTeX is unknown"
     if block.language == "source":
         assert 2 <= len(made.splitlines()) - 2 <= 25, f"{block.name}: shows {len(made.splitlines()) - 2} lines"
+
+
+def test_formulas_in_lines_of_text_are_made(make):
+    formulas = {formula for page in FIELD for formula in re.findall(r"\$`(.*?)`\$", page.read_text())}
+    assert len(formulas) > 60
+    for formula in formulas:
+        made = make.on_page_content(f"of $<code>{html.escape(formula)}</code>$.", None, None, None)
+        assert re.fullmatch(r"of <math.*</math>\.", made) and "\\" not in html.unescape(made), formula
 
 
 @pytest.mark.parametrize(("text", "message"), [
