@@ -206,7 +206,7 @@ def manifest(directory: Path) -> dict:
       Damaged: the manifest is missing or changed.
     """
     try:
-        if (directory / MANIFEST).is_fifo():  # reading it would wait
+        if (directory / MANIFEST).exists() and not (directory / MANIFEST).is_file():  # a pipe, or a device without end
             raise Damaged(f"{MANIFEST} is not what was saved")
         content = (directory / MANIFEST).read_bytes()
     except OSError as error:

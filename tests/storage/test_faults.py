@@ -6,6 +6,7 @@ in `test_checkpoint_processes.py` and `test_full_disk.py`."""
 import contextlib
 import errno
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -179,6 +180,38 @@ def test_damaged_parameters(place, experiment, kind, caplog):
 def test_damaged_state_of_the_optimizer(place, kind):
     damage(place.files, place.arrays("opt_state")[-1], DAMAGE[kind])
     assert place.resume() == 1
+
+
+ON_A_DISK = {  # what is in place of a file, or of the directory of checkpoint 2
+    "a directory": Path.mkdir,
+    "a loop of links": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a pipe": os.mkfifo,  # which nobody writes to
+    "a device": lambda path: path.symlink_to("/dev/full"),
+}
+
+
+@pytest.mark.parametrize("place", ["disk"], indirect=True)
+@pytest.mark.parametrize("kind", ON_A_DISK)
+@pytest.mark.parametrize("of", ["params", "manifest", "checkpoint"])
+def test_something_else_in_place_of_a_file(place, experiment, kind, of):
+    folder = Path(place.path) / "checkpoints/2"
+    path = {"params": Path(place.path) / place.arrays("params")[0], "manifest": folder / "manifest.json",
+            "checkpoint": folder}[of]
+    files.remove(path)
+    ON_A_DISK[kind](path)
+    assert place.load(experiment) == place.resume() == 1
+
+
+@pytest.mark.parametrize("place", ["disk"], indirect=True)
+def test_renamed_checkpoints(place, experiment):
+    folder = Path(place.path) / "checkpoints"
+    (folder / "2").rename(folder / "5")
+    assert place.load(experiment) == place.resume() == 1
+    (folder / "5").rename(folder / "2")
+    Path(place.path).rename(f"{place.path}[2]")
+    moved = Place(f"{place.path}[2]")
+    assert moved.load(experiment) == moved.resume() == 2
 
 
 def signed(change):
