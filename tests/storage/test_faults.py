@@ -273,10 +273,9 @@ GRIDS = {
 }
 
 
+@pytest.mark.parametrize("place", ["memory"], indirect=True)  # a checkpoint on a disk has none
 @pytest.mark.parametrize("kind", GRIDS)
 def test_damaged_grid(place, experiment, kind):
-    if not remote.as_url(place.path):
-        pytest.skip("a checkpoint on a disk has no grids")
     damage(place.files, "checkpoints/2/manifest.json", signed(lambda record: GRIDS[kind](record["zarr3"])))
     assert place.load(experiment) == place.resume() == 1
 
@@ -337,79 +336,82 @@ def refuse(monkeypatch, method: str, part: str, error: Exception) -> None:
     monkeypatch.setattr(remote.Store, method, refusing)
 
 
-@pytest.fixture
-def in_memory(place, request):
-    """A store in memory, of which all files are transferred by `Store`."""
-    if not place.path.startswith("memory"):
-        pytest.skip("as in memory")
-    return place
+in_memory = pytest.mark.parametrize("place", ["memory"], indirect=True)  # all files are transferred by `Store`
 
 
+@in_memory
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_store_that_refuses_to_be_read(in_memory, experiment, kind, monkeypatch):
+def test_store_that_refuses_to_be_read(place, experiment, kind, monkeypatch):
     """It is no damage: no earlier checkpoint is used."""
     with monkeypatch.context() as patch:
         refuse(patch, *REFUSALS[kind])
-        for action in (in_memory.resume, lambda: in_memory.load(experiment)):
+        for action in (place.resume, lambda: place.load(experiment)):
             with pytest.raises((RunFault, UserError), match="no route"):
                 action()
-    assert in_memory.load(experiment) == in_memory.resume() == 2
+    assert place.load(experiment) == place.resume() == 2
 
 
+@in_memory
 @pytest.mark.parametrize("kind", SAVES)
-def test_store_that_refuses_to_be_written(in_memory, kind, monkeypatch):
-    with monkeypatch.context() as patch, contextlib.suppress(RunFault), in_memory.training() as checkpoints:
+def test_store_that_refuses_to_be_written(place, kind, monkeypatch):
+    with monkeypatch.context() as patch, contextlib.suppress(RunFault), place.training() as checkpoints:
         refuse(patch, *SAVES[kind])
         checkpoints.save(3, state(3), {"at": 3})
         with pytest.raises(RunFault, match=r"checkpoint 3 could not be saved in .*no route.*Earlier checkpoints are"):
             checkpoints.wait()
-    in_memory.files.remove(lease.LEASE)
-    assert in_memory.resume() == 2
-    assert {name.split("/")[1] for name in in_memory.files.names("checkpoints")} == {"1", "2"}
+    place.files.remove(lease.LEASE)
+    assert place.resume() == 2
+    assert {name.split("/")[1] for name in place.files.names("checkpoints")} == {"1", "2"}
 
 
 class Killed(BaseException):
     """Ends a run in the middle of an operation."""
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-def test_run_killed_at_any_operation_of_its_store(in_memory, late, monkeypatch):
-    """Before an operation or after it. What is then in the store is a whole checkpoint, 2 or 3."""
-    methods = ("names", "read", "write", "create", "remove")
+@in_memory
+@pytest.mark.parametrize("when", ["before", "after", "amid"])
+def test_run_killed_at_any_operation_of_its_store(place, when, monkeypatch):
+    """Before an operation, after it, or amid the removal of a folder. All checkpoints that count are then whole."""
+    methods = {name: getattr(remote.Store, name) for name in ("names", "read", "write", "create", "remove")}
 
     def killed_at(number) -> int:
         """Saves a checkpoint in place of two, and is killed at an operation; returns the number of all."""
         count = 0
-        with monkeypatch.context() as patch, contextlib.suppress(Killed, RunFault), in_memory.training() as checkpoints:
-            def counted(usual):
-                def call(*arguments):
+        with monkeypatch.context() as patch, contextlib.suppress(Killed, RunFault), place.training() as checkpoints:
+            def counted(method):
+                def call(self, *arguments):
                     nonlocal count
                     count += 1
-                    if count > number:
-                        if late and count == number + 1:
-                            usual(*arguments)
+                    if count > number + 1 or (count > number and when == "before"):
                         raise Killed
-                    return usual(*arguments)
+                    if count > number and when == "amid" and method == "remove":
+                        methods["remove"](self, methods["names"](self, *arguments)[0])
+                    elif count <= number or when == "after":
+                        return methods[method](self, *arguments)
+                    raise Killed
                 return call
 
             for name in methods:
-                patch.setattr(remote.Store, name, counted(getattr(remote.Store, name)))
+                patch.setattr(remote.Store, name, counted(name))
             checkpoints._keep, checkpoints._keep_best = 1, 0
             checkpoints.save(3, state(3), {"at": 3})
             checkpoints.wait()
         return count
 
-    contents, seen = {name: in_memory.files.read(name) for name in in_memory.files.names()}, []
+    contents, seen = {name: place.files.read(name) for name in place.files.names()}, []
     total = killed_at(10**6)
     assert total > 8
     for number in range(total):
-        for name in in_memory.files.names():
-            in_memory.files.remove(name)
+        for name in place.files.names():
+            place.files.remove(name)
         for name, content in contents.items():
-            in_memory.files.write(name, content)
+            place.files.write(name, content)
         killed_at(number)
-        in_memory.files.remove(lease.LEASE)
+        place.files.remove(lease.LEASE)
         lease._held.clear()
-        seen.append(in_memory.resume())
-        assert {name.split("/")[1] for name in in_memory.files.names("checkpoints")} <= {"1", "2", "3"}
+        with remote_workdir.opened(place.path) as checkpoints:
+            for step in checkpoints.steps():
+                assert checkpoints.read(step)[1] == {"at": step}
+        seen.append(place.resume())
+        assert {name.split("/")[1] for name in place.files.names("checkpoints")} <= {"1", "2", "3"}
     assert seen == sorted(seen) and {*seen} == {2, 3}
