@@ -74,7 +74,7 @@ def test_an_excerpt_is_the_code_between_two_lines_without_docstring(make):
 def test_the_table_of_systems_has_the_pages_in_the_order_of_the_menu():
     menu = re.findall(r"field/(\w+\.md)", (ROOT / "mkdocs.yml").read_text())
     index = (ROOT / "docs/field/index.md").read_text()
-    assert ["index.md", *re.findall(r"\]\((\w+\.md)\) \|$", index, re.MULTILINE)] == menu
+    assert ["index.md", *re.findall(r"^\| [\d, -]+ \| \[.*?\]\((\w+\.md)\)", index, re.MULTILINE)] == menu
     assert {*menu} == {page.name for page in FIELD} | {"index.md"}
 
 
