@@ -80,8 +80,8 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, data: Da
         _check_same(copy, steps, experiment, data)
     except UserError as error:
         raise UserError(str(error).replace(str(copy), url)) from error
-    return Result(f"resumes from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies after the "
-                  "download", steps[-1])
+    return Result(f"resumes from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint is whole, which shows "
+                  "when it is read", steps[-1])
 
 
 def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Result:

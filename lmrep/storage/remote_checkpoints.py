@@ -165,7 +165,7 @@ class RemoteCheckpoints(Checkpoints):
         """Makes an undamaged copy of a checkpoint that Orbax wrote, and removes other copies. Raises Damaged."""
         content, copy, folder = self._content(step), self.directory / str(step), f"{CHECKPOINTS}/{step}"
         with contextlib.closing(Checkpoints(self.directory)) as local, \
-                workdir.exclusive(self.directory.with_name(".download")):
+                workdir.exclusive(self.directory.parents[1] / ".download"):
             with contextlib.suppress(files.Damaged, OSError):
                 if (copy / files.MANIFEST).read_bytes() == content:
                     local.verify(step)

@@ -124,9 +124,9 @@ def download_logs(store: Store, names: Iterable[str], local: Path) -> None:
     """
     names = {name for name in names if name != LEASE and name.split("/")[0] not in (CHECKPOINTS, *NOT_READ)}
     local.mkdir(parents=True, exist_ok=True)
-    for name, path in _files(local):
+    for name in _files(local):
         if name not in names and name.split("/")[0] not in NOT_READ:
-            path.unlink(missing_ok=True)
+            (local / name).unlink(missing_ok=True)
     for name in names:
         temporary = local / f".{uuid.uuid4().hex}"
         store.download(name, temporary)
@@ -239,7 +239,7 @@ class Logs:
 
     def __init__(self, store: Store, local: Path, lease: Lease):
         self._store, self._local, self._lease, self._lock = store, local, lease, threading.Lock()
-        self._uploaded = {name: _stamp(path) for name, path in _files(local)}  # the uploaded version of each file
+        self._uploaded = _files(local)
 
     def keep_up(self, stop: threading.Event, every: float) -> None:
         """Calls `push` every `every` seconds until `stop` is set. Ends the run if another one takes its lease."""
@@ -263,10 +263,10 @@ class Logs:
         """Uploads the files that have changed. Raises the errors of the store, and RunFault if another run has taken
         it."""
         with self._lock:
-            for name, path, stamp in self._changed():
+            for name, stamp in self._changed().items():
                 self._lease.check()
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    self._store.write(name, path.read_bytes())
+                    self._store.write(name, (self._local / name).read_bytes())
                     self._uploaded[name] = stamp
 
     def finish(self, failure: BaseException | None) -> None:
@@ -279,32 +279,27 @@ class Logs:
         except Exception as error:
             if isinstance(error, LeaseLost) and str(error) in str(failure):
                 return  # reported already
-            names = ", ".join([name for name, _, _ in self._changed()][:8])
+            names = ", ".join([*self._changed()][:8])
             text = (f"{self._store.url} lacks the last changes of {names}: {remote.describe(error)}. They are in "
                     f"{self._local}; the same command continues from the last checkpoint in the store")
         if failure is None or isinstance(failure, RunFault | Stopped):
             raise RunFault(f"{failure}. And {text}" if failure else text) from failure
         log.error("%s", text)
 
-    def _changed(self) -> list[tuple[str, Path, tuple[int, int]]]:
-        """Returns (name, path, stamp) of the files to upload; none before config.json exists."""
-        changed = []
-        for name, path in _files(self._local) if (self._local / CONFIG).is_file() else ():
-            if path.name.startswith(".") or name in PUT:
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                if self._uploaded.get(name) != (stamp := _stamp(path)):
-                    changed.append((name, path, stamp))
-        return changed
+    def _changed(self) -> dict[str, tuple[int, int]]:
+        """Returns the files to upload, as `_files` does; none before config.json exists."""
+        files = _files(self._local)
+        return {name: stamp for name, stamp in files.items() if CONFIG in files and self._uploaded.get(name) != stamp
+                and name not in PUT and not posixpath.basename(name).startswith(".")}
 
 
-def _files(local: Path) -> list[tuple[str, Path]]:
-    """Returns (name, path) of all files in a local directory, except checkpoints."""
-    files = [(path.relative_to(local).as_posix(), path) for path in sorted(local.rglob("*")) if path.is_file()]
-    return [(name, path) for name, path in files if not name.startswith(f"{CHECKPOINTS}/")]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Returns the size and the modification time of a file, which change with its content."""
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
+def _files(local: Path) -> dict[str, tuple[int, int]]:
+    """Returns {name: (size, time)} of all files in a local directory, except checkpoints. They change with the content.
+    """
+    files = {}
+    for path in sorted(local.rglob("*")):
+        name = path.relative_to(local).as_posix()
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            if path.is_file() and not name.startswith(f"{CHECKPOINTS}/"):
+                files[name] = path.stat().st_size, path.stat().st_mtime_ns
+    return files
