@@ -372,7 +372,8 @@ class Checkpoints:
 
     def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
         """Opens the arrays of a checkpoint that `shards` has written."""
-        return shards.Arrays(shards.grids(manifest), str(self.directory / str(step) / manifest["zarr3"]["folder"]))
+        folder, grids = self.directory / str(step) / manifest["zarr3"]["folder"], manifest["zarr3"]["grids"]
+        return shards.Arrays(manifest["arrays"], grids, str(folder))
 
     def _attempt(self, action: Callable[[], Any]) -> Any:
         """Calls `action`, which reads or writes checkpoints, and returns its result."""

@@ -95,10 +95,10 @@ class RemoteCheckpoints(Checkpoints):
                 log.info("removed %s/%s/%s, left by a save that was killed", self._store.url, CHECKPOINTS, folder)
 
     def _start(self, step: int, arrays: dict[str, Any], manifest: dict, needed: int) -> Callable[[], None]:
-        grids = {path: shards.grid(manifest["arrays"][path], x) for path, x in arrays.items()}
+        grids = {path: shards.grid(x) for path, x in arrays.items()}
         pieces = shards.copied(arrays, grids)
         manifest = manifest | {"files": {}, "zarr3": {
-            "folder": self._lease.identity[:8], "grids": {path: grid[1:] for path, grid in grids.items()}}}
+            "folder": self._lease.identity[:8], "grids": grids}}
         return lambda: self._write(step, manifest, pieces)
 
     def _write(self, step: int, manifest: dict, pieces: dict[int, shards.Piece]) -> None:
@@ -189,8 +189,8 @@ class RemoteCheckpoints(Checkpoints):
         return values
 
     def _arrays(self, step: int, manifest: dict) -> shards.Arrays:
-        folder = f"{CHECKPOINTS}/{step}/{manifest['zarr3']['folder']}"
-        return shards.Arrays(shards.grids(manifest), folder, self._store, self._tensorstore)
+        folder, grids = f"{CHECKPOINTS}/{step}/{manifest['zarr3']['folder']}", manifest["zarr3"]["grids"]
+        return shards.Arrays(manifest["arrays"], grids, folder, self._store, self._tensorstore)
 
     @cached_property
     def _tensorstore(self) -> dict[str, Any] | None:

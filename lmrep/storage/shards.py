@@ -39,7 +39,6 @@ Region = tuple[slice, ...]  # of an array, with starts and stops
 class Grid(NamedTuple):
     """How an array is cut into files and chunks."""
 
-    array: str  # dtype and shape: see `manifests.array_type`
     block: list[int]  # shape of the part in one file
     chunk: list[int]  # shape of the parts of it that have a checksum each
 
@@ -52,16 +51,11 @@ class Piece(NamedTuple):
     value: np.ndarray
 
 
-def grid(array: str, x: Any) -> Grid:
-    """Returns the grid for an array of the state, of which `array` is the type: files are shards of its devices."""
+def grid(x: Any) -> Grid:
+    """Returns the grid for an array of the state: files are shards of its devices."""
     shape = x.sharding.shard_shape(x.shape) if isinstance(x, jax.Array) else x.shape
     block = _cut(shape, max(1, FILE // x.dtype.itemsize))
-    return Grid(array, block, _cut(block, max(1, CHUNK // x.dtype.itemsize)))
-
-
-def grids(manifest: Mapping[str, Any]) -> dict[str, Grid]:
-    """Returns {path: grid} of the arrays of a checkpoint, by its manifest."""
-    return {path: Grid(manifest["arrays"][path], *cuts) for path, cuts in manifest["zarr3"]["grids"].items()}
+    return Grid(block, _cut(block, max(1, CHUNK // x.dtype.itemsize)))
 
 
 def _cut(shape: Sequence[int], limit: int) -> list[int]:
@@ -151,15 +145,16 @@ class Arrays:
     """The arrays in a folder.
 
     Args:
+      types: their dtypes and shapes, by path: see `manifests.array_type`.
       grids: their grids, by path.
       folder: a local folder, or one in `store`.
       store: the store; None for a local folder.
       spec: of the store, by `native`; None if fsspec transfers the files.
     """
 
-    def __init__(self, grids: Mapping[str, Grid], folder: str, store: Store | None = None,
+    def __init__(self, types: Mapping[str, str], grids: Mapping[str, Grid], folder: str, store: Store | None = None,
                  spec: Mapping[str, Any] | None = None):
-        self._types = {path: abstract_array(grid.array) for path, grid in grids.items()}
+        self._types = {path: abstract_array(text) for path, text in types.items()}
         self._grids, self._folder, self._store = grids, folder, store
         self._spec = {"driver": "file", "path": ""} if store is None else spec
 
@@ -183,7 +178,7 @@ class Arrays:
           Damaged: a file of it is missing or changed.
           OSError: the store fails.
         """
-        abstract, (_, block, _) = self._types[path], self._grids[path]
+        abstract, (block, _) = self._types[path], self._grids[path]
         region = _region(index or (slice(None),) * len(abstract.shape), abstract.shape)
         shape = [s.stop - s.start for s in region]
         if not abstract.size:
@@ -199,7 +194,7 @@ class Arrays:
             return self._open(path, context)[region].read().result(_seconds(size))
 
     def _open(self, path: str, context: ts.Context | None) -> ts.TensorStore:
-        abstract, (_, block, chunk) = self._types[path], self._grids[path]
+        abstract, (block, chunk) = self._types[path], self._grids[path]
         spec = self._spec or {"driver": "memory", "path": ""}
         bytes_, checksum = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
         return ts.open({

@@ -23,7 +23,7 @@ DTYPES = ["bool", "int4", "uint8", "int32", "uint32", "int64", "bfloat16", "floa
 @pytest.fixture(params=["file", "memory", pytest.param("s3", marks=pytest.mark.slow),
                         pytest.param("gs", marks=pytest.mark.slow)])
 def place(request, tmp_path, monkeypatch):
-    """A place for arrays: `opened(grids)` gives `Arrays` there, and `files` reads, replaces and removes files."""
+    """A place for arrays: `opened(types, grids)` gives `Arrays`, and `files` reads, replaces and removes files."""
     monkeypatch.setattr(shards, "FILE", 2**12)
     monkeypatch.setattr(shards, "CHUNK", 2**9)
     folder, emulator, spec = f"{tmp_path}/arrays", None, None
@@ -35,25 +35,25 @@ def place(request, tmp_path, monkeypatch):
             monkeypatch.setenv(name, value)
     store = remote_workdir.open_store(url)
     if request.param == "file":
-        yield SimpleNamespace(opened=lambda grids: shards.Arrays(grids, folder), files=store, emulator=None)
+        yield SimpleNamespace(opened=lambda *cut: shards.Arrays(*cut, folder), files=store, emulator=None)
         return
     if emulator:
         store.names()
         spec = shards.native(store)
         assert spec["driver"] == {"s3": "s3", "gs": "gcs"}[request.param]
-    yield SimpleNamespace(opened=lambda grids: shards.Arrays(grids, "arrays", store, spec), files=store,
+    yield SimpleNamespace(opened=lambda *cut: shards.Arrays(*cut, "arrays", store, spec), files=store,
                           emulator=emulator)
     if emulator:
         emulator.stop()
 
 
 def written(place, state):
-    """Writes a state, and returns (its arrays, their grids)."""
-    grids = {path: shards.grid(array_type(x), x) for path, x in state.items()}
-    arrays = place.opened(grids)
+    """Writes a state, and returns (its arrays, (their types, their grids))."""
+    types, grids = ({path: of(x) for path, x in state.items()} for of in (array_type, shards.grid))
+    arrays = place.opened(types, grids)
     for piece in shards.copied(state, grids).values():
         arrays.write(piece)
-    return arrays, grids
+    return arrays, (types, grids)
 
 
 def random(dtype, shape=(3, 50)):
@@ -64,7 +64,7 @@ def test_values_of_all_dtypes_and_shapes_come_back(place):
     state = {f"of/{dtype}": random(dtype) for dtype in DTYPES}
     state |= {"scalar": np.float32(3.5), "none": np.zeros((0, 3)), "zeros": np.zeros((64, 64)),
               "prime": np.arange(3001.0), "large": random("float32", (48, 53, 6))}
-    arrays, grids = written(place, state)
+    arrays, (_, grids) = written(place, state)
     assert grids["prime"].block == [3001] and grids["large"].block == [12, 53, 1]
     for path, x in state.items():
         value = arrays.read(path)
@@ -75,7 +75,7 @@ def test_values_of_all_dtypes_and_shapes_come_back(place):
 
 
 def test_damage_is_an_error_and_names_the_file(place):
-    _, grids = written(place, {"x": np.arange(2048.0).reshape(32, 64), "zeros": np.zeros(10)})
+    _, cut = written(place, {"x": np.arange(2048.0).reshape(32, 64), "zeros": np.zeros(10)})
     assert len([name for name in place.files.names() if "/x/" in name]) == 4
     name = next(name for name in place.files.names() if "/x/c/0/1" in name)
     content = place.files.read(name)
@@ -87,11 +87,11 @@ def test_damage_is_an_error_and_names_the_file(place):
             place.files.write(name, change)
         for index in (None, (slice(0, 32), slice(33, 64))):
             with pytest.raises(Damaged, match="c/0/1"):
-                place.opened(grids).read("x", index)
-        assert place.opened(grids).read("x", (slice(0, 16), slice(0, 32))).sum()  # another file
+                place.opened(*cut).read("x", index)
+        assert place.opened(*cut).read("x", (slice(0, 16), slice(0, 32))).sum()  # another file
     place.files.remove("arrays/zeros")
     with pytest.raises(Damaged):
-        place.opened(grids).read("zeros")
+        place.opened(*cut).read("zeros")
 
 
 def test_store_that_refuses_is_no_damage(place):
@@ -124,7 +124,7 @@ def test_shards_are_copied_once_and_before_they_change():
     x = jax.device_put(np.arange(8.0), NamedSharding(mesh, PartitionSpec("data")))
     host = np.arange(3.0)
     state = {"x": x, "host": host, "empty": np.zeros(0)}
-    grids = {path: shards.grid(array_type(value), value) for path, value in state.items()}
+    grids = {path: shards.grid(value) for path, value in state.items()}
     pieces = shards.copied(state, grids)
     jax.jit(lambda x: x + 1, donate_argnums=0)(x).block_until_ready()
     host += 1
@@ -135,8 +135,8 @@ def test_shards_are_copied_once_and_before_they_change():
 def test_another_mesh_reads_each_byte_about_once(tmp_path):
     """Of the chunks that its shards have a part in."""
     x = np.random.default_rng(0).random((1024, 2048), np.float32)
-    grids = {"x": shards.grid(array_type(x), x)}
-    arrays = shards.Arrays(grids, str(tmp_path))
+    grids = {"x": shards.grid(x)}
+    arrays = shards.Arrays({"x": array_type(x)}, grids, str(tmp_path))
     for piece in shards.copied({"x": x}, grids).values():
         arrays.write(piece)
 
