@@ -16,7 +16,8 @@ from lmrep.cli import main
 from lmrep.cli.fields import describe_bounds
 from lmrep.experiment import fields, page_files
 
-BOOSTS = {"reference": 0.3, "results": 0.5, "extend": 0.4, "field": 0.6}  # of folders in the search; others have 1
+# Of folders in the search; others have 1.
+BOOSTS = {"coming_from": 0.3, "reference": 0.3, "results": 0.5, "extend": 0.4, "field": 0.6}
 
 
 def on_page_markdown(markdown, page, config, files):

@@ -9,9 +9,10 @@ import pytest
 
 from lmrep.cli import main
 from lmrep.cli.arguments import parse
+from lmrep.experiment import fields
 from tests import runs, small
 from tests.docs import world
-from tests.docs.documented import PAGES, ROOT, blocks, commands
+from tests.docs.documented import PAGES, ROOT, blocks, commands, tables
 
 # Why a command is not run. Its flags are checked if it is one of lmrep's, the file of a script is.
 REASONS = {
@@ -60,6 +61,28 @@ def test_flags_of_a_command_are_known(command):
     word for _, command in COMMANDS for word in command.split() if word.startswith("experiments/") and "=" not in word))
 def test_scripts_exist(script):
     assert (ROOT / script).is_file()
+
+
+USED = [(table.name, row[-1]) for table in tables() if table.page.startswith(("docs/use/", "docs/coming_from/"))
+        for row in table.rows]  # what the last cells of tables tell to use
+
+
+def test_tables_name_fields_commands_and_config_files_that_exist():
+    known = {field.path for field in fields.list_fields(None)}
+    groups = "|".join({path.partition(".")[0] for path in known if "." in path})
+    known |= {path.rpartition(".")[0] for path in known}  # objective.words, a group of fields
+    files = {path.name for path in (ROOT / "experiments").rglob("*.py")}
+    wrong = []
+    for name, cell in USED:
+        for code in re.findall(r"`([^`]+)`", re.sub(r"`\w+\.(json|jsonl|html)`", "", cell)):
+            wrong += [(name, path) for path in re.findall(rf"(?<![\w./'-])(?:{groups})(?:\.[a-z_]+)+(?![\w.*])", code)
+                      if path not in known and not path.startswith("data.columns.")]
+            wrong += [(name, file) for file in re.findall(r"[a-z_0-9]+\.py\b", code) if file not in files]
+            if words := re.match(r"lmrep ([a-z]+)", code):
+                flags = {flag.spelling(key).partition("=")[0] for key, flag in main.flags_of(words[1]).items()}
+                wrong += [(name, code) for flag in re.findall(r" (--[a-z_]+)", code)
+                          if not {flag, flag.replace("--", "--[no]")} & flags]
+    assert not wrong and len(USED) > 300
 
 
 @pytest.fixture(scope="module")

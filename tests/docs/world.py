@@ -1,5 +1,6 @@
 """A folder with the files and the runs that the documentation names, at a tiny size."""
 
+import gzip
 import json
 import os
 import random
@@ -34,6 +35,8 @@ def build(home: Path) -> Path:
     sentences = [f"The {draw.choice(small.ADJECTIVES)} {draw.choice(small.NOUNS)} {draw.choice(small.VERBS)} the cat."
                  for _ in range(24)]
     (home / "texts.txt").write_text("\n".join(sentences) + "\n")
+    with gzip.open(home / "texts/texts.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": path.read_text()}) + "\n" for path in (home / "texts").glob("*.txt"))
     (home / "prompts.jsonl").write_text("".join(json.dumps({"text": f"{text} [MASK]"}) + "\n" for text in sentences))
     for name, count in (("train", 24), ("dev", 12), ("test", 12)):
         records = runs.labelled_texts(count, len(name))
@@ -181,7 +184,7 @@ def tiny(words: list[str]) -> list[str]:
     config = flag.removeprefix("--config=").removeprefix("experiments/")
     if name not in ("train", "sweep", "doctor", "prepare", "plan", "probe") or not config:
         return words
-    for size in ("size=mini", "size=base", "size=large", "track=strict_small"):
+    for size in ("size=mini", "size=small", "size=base", "size=large", "track=strict_small"):
         words = [word.replace(size, "size=tiny") if word == flag else word for word in words]
     words = ["--seeds=0" if word.startswith("--seeds=") else word for word in words]
     one = one if name in ("train", "sweep", "probe") and not config.startswith("chains/") else []
@@ -193,8 +196,9 @@ def tiny(words: list[str]) -> list[str]:
                 "--config.task.epochs=1", "--config.task.length=32"]
     if config.startswith("tasks/"):
         return [*words, *one, "--config.epochs=1", "--config.batch_size=8", "--config.length=32", *QUIET.split()]
+    pretrain = PRETRAIN.replace("=300", "=130") if config.startswith("t5.py") else PRETRAIN  # as above
     has_text = any(name in word for word in words for name in ("data.files", "sources", "data.corpus"))
-    return [*words, *one, *(word for word in PRETRAIN.split() if not (has_text and word.startswith("--config.data.")))]
+    return [*words, *one, *(word for word in pretrain.split() if not (has_text and word.startswith("--config.data.")))]
 
 
 def use(home: Path, monkeypatch) -> None:
