@@ -121,10 +121,11 @@ def test_a_trained_vocabulary_starts_with_special_tokens_and_bytes(trained):
 def test_other_libraries_can_be_told_to_add_no_token_after_a_text(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     surrounded, ids = Library.from_file(str(tmp_path / "tokenizer.json")), tokenizer.encode("the being").ids.tolist()
-    assert surrounded.encode("the being").ids == [0, *ids, 2]
+    assert surrounded.encode("the being").ids == [0, *ids, 2] and library.start_of_text(tmp_path) is None
     for added in (["<s>"], []):  # the second leaves what is not RoBERTa's any more
         library.remove_end_of_text(tmp_path, added)
         alone = Library.from_file(str(tmp_path / "tokenizer.json"))
+        assert library.start_of_text(tmp_path) == ["<s>"]
         assert alone.encode("the being").ids == [0, *ids] and alone.encode("the", "being").tokens.count("</s>") == 2
         assert tokenizers.load(tmp_path).fingerprint == tokenizer.fingerprint
     assert "PreTrainedTokenizerFast" in (tmp_path / "tokenizer_config.json").read_text()

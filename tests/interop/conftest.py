@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import scipy.stats  # noqa: F401 - looks at torch when it is imported
 
 
 @pytest.fixture(scope="module", autouse=True)

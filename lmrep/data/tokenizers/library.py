@@ -54,13 +54,12 @@ def remove_end_of_text(directory: Path, start: Sequence[str]) -> None:
 def start_of_text(directory: Path) -> list[str] | None:
     """Returns the tokens that the tokenizer.json in a directory puts before a text, by a template with none after it,
     as `remove_end_of_text` writes it; None if it has no such template."""
-    path = directory / "tokenizer.json"
-    content = json.loads(path.read_text(encoding="utf8")) if path.exists() else {}
-    surround = content.get("post_processor") or {}
-    parts = surround.get("single", []) if surround.get("type") == "TemplateProcessing" else []
-    if not parts or "Sequence" not in parts[-1]:
+    try:
+        content = json.loads((directory / "tokenizer.json").read_text(encoding="utf8"))
+        *before, text = content["post_processor"]["single"]
+        return [str(part["SpecialToken"]["id"]) for part in before] if "Sequence" in text else None
+    except (OSError, KeyError, TypeError, ValueError):  # no such file, or another form
         return None
-    return [part["SpecialToken"]["id"] for part in parts[:-1]]
 
 
 class LibraryTokenizer(Tokenizer):
