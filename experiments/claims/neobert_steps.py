@@ -10,7 +10,8 @@ these here.
 The rows are changes that it keeps, and after which losses can be compared: rotary positions, SwiGLU, RMS norm without
 biases, weight decay and a cosine, 20 % of the tokens, a larger network, a deeper and narrower one, larger batches.
 Their order was not checked with the paper. The tokens that are predicted are [MASK], random or unchanged as in BERT,
-because only then is the measure the same; NeoBERT masks all of them. Not here: other text, and longer sequences.
+because only then is the measure the same; NeoBERT masks all of them. Not here: other text, and longer sequences,
+which are flags and a choice of `ablations/bert_to_neobert.py`.
 
 The miniature starts at the network of `quickstart.py`. The measure is the masked loss on held-out text with masks of
 15 %, whatever a network was trained with, where lower is better.
