@@ -134,8 +134,7 @@ class RemoteCheckpoints(Checkpoints):
 
     def _remove_step(self, step: int) -> None:
         def remove() -> None:
-            if self._lease:
-                self._lease.check(0)
+            self._lease.check(0)
             self._store.remove(_manifest(step))  # first, so that readers do not see it half deleted
             self._store.remove(f"{CHECKPOINTS}/{step}")
 
@@ -164,11 +163,10 @@ class RemoteCheckpoints(Checkpoints):
     def _prepare(self, step: int) -> None:
         """Makes an undamaged copy of a checkpoint that Orbax wrote, and removes other copies. Raises Damaged."""
         content, copy, folder = self._content(step), self.directory / str(step), f"{CHECKPOINTS}/{step}"
-        with contextlib.closing(Checkpoints(self.directory)) as local, \
-                workdir.exclusive(self.directory.parents[1] / ".download"):
+        with workdir.exclusive(self.directory.parents[1] / ".download"):
             with contextlib.suppress(files.Damaged, OSError):
                 if (copy / files.MANIFEST).read_bytes() == content:
-                    local.verify(step)
+                    files.verified(copy)
                     return orbax.merge_processes(copy)
             log.info("downloading checkpoint %s from %s", f"{step:,}", self._store.url)
             shutil.rmtree(copy, ignore_errors=True)
@@ -177,7 +175,7 @@ class RemoteCheckpoints(Checkpoints):
                 lambda name: self._store.download(name, self.directory.parent / name), names))
             copy.mkdir(parents=True, exist_ok=True)
             (copy / files.MANIFEST).write_bytes(content)  # last, as in the store
-            local.verify(step)
+            files.verified(copy)
             orbax.merge_processes(copy)
             for other in {*self.directory.iterdir()} - {copy}:
                 files.remove(other)
