@@ -62,7 +62,7 @@ def push(
     temporary, kept = Path(tempfile.mkdtemp(prefix="lmrep-push-")), False
     try:
         for name, at in (convert.revisions(directory) if checkpoints and not dry_run else {}).items():
-            conversion.to_published(remote_workdir.local_copy(directory, at), temporary / name, at, part=part)
+            conversion.to_published(directory, temporary / name, at, part=part)
             address = hub.upload(temporary / name, repo, private, message or f"Upload step {at:,}", name)
             shutil.rmtree(temporary / name)
             log.info("%s: %s", name, address)

@@ -15,7 +15,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def build(home: Path) -> None:
     """Makes the folder: `world`, and what the benchmarks read beside it."""
     shutil.copytree(runs.shared("world", world.build), home, symlinks=True, dirs_exist_ok=True)
-    texts = [path.read_text() for path in sorted((home / "texts").iterdir())]
+    texts = [path.read_text() for path in sorted((home / "texts").glob("*.txt"))]
     for name in ("enwiki.txt", "wiki.txt"):
         (home / name).write_text("\n".join(texts))  # blank lines between documents
     lines = [line for text in texts for line in text.splitlines()]

@@ -35,8 +35,9 @@ def build(home: Path) -> Path:
     sentences = [f"The {draw.choice(small.ADJECTIVES)} {draw.choice(small.NOUNS)} {draw.choice(small.VERBS)} the cat."
                  for _ in range(24)]
     (home / "texts.txt").write_text("\n".join(sentences) + "\n")
+    texts = [path.read_text() for path in sorted((home / "texts").glob("*.txt"))]
     with gzip.open(home / "texts/texts.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps({"text": path.read_text()}) + "\n" for path in (home / "texts").glob("*.txt"))
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
     (home / "prompts.jsonl").write_text("".join(json.dumps({"text": f"{text} [MASK]"}) + "\n" for text in sentences))
     for name, count in (("train", 24), ("dev", 12), ("test", 12)):
         records = runs.labelled_texts(count, len(name))
