@@ -73,7 +73,7 @@ await() { # until the slice is there
 }
 
 run() { # until the run ends
-  local now said code failures=0
+  local now said code started='' failures=0
   : "${1:?WORKDIR is missing}" "${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}"
   while true; do
     now=$(state)
@@ -87,20 +87,24 @@ run() { # until the run ends
         ;;
       *) await ;;
     esac
-    said=$("$0" status) || said=": trains" # or cannot be reached: its state will tell
+    said=$("$0" status) || said=unreachable # its state will tell why
     code=$(sed -n 's/.*: ended with //p' <<< "$said" | sort -n | tail -1)
-    case $said in
-      *": trains"*) ;;
-      *", stopped"*) return 143 ;;
-      *": not installed"*) "$0" install && "$0" train "$@" || failures=$((failures + 1)) ;;
-      *": idle"*) "$0" train "$@" || failures=$((failures + 1)) ;;
-      *)
-        echo "$(date +%T) the run ended with $code"
-        ((code != 0 && code != 2)) || return "$code"
-        failures=$((failures + 1))
-        ((failures > RESTARTS)) || "$0" train "$@" || true
-        ;;
-    esac
+    if [[ $said == *": trains"* ]]; then
+      started=yes
+    elif [[ $said == unreachable ]]; then
+      echo "$(date +%T) $TPU cannot be reached"
+    elif [[ $said == *": not installed"* ]]; then
+      "$0" install && "$0" train "$@" && started=yes || failures=$((failures + 1))
+    elif [[ -z $started || $said == *": idle"* ]]; then # codes are of an earlier run
+      "$0" train "$@" && started=yes || failures=$((failures + 1))
+    elif [[ $said == *", stopped"* ]]; then
+      return 143
+    else
+      echo "$(date +%T) the run ended with $code"
+      ((code != 0 && code != 2)) || return "$code"
+      failures=$((failures + 1))
+      ((failures > RESTARTS)) || "$0" train "$@" || true
+    fi
     ((failures <= RESTARTS)) || return "${code:-1}"
     sleep "$POLL"
   done

@@ -200,6 +200,17 @@ def test_tpu_pod_starts_a_run_that_failed_again(stubs, tmp_path, code, starts):
     assert [call["words"] for call in stubs.called()] == [TRAIN] * 2 * starts
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_tpu_pod_runs_where_an_earlier_run_has_ended(stubs, tmp_path, stopped):
+    stubs.add("gcloud", GCLOUD)
+    for run in hosts(stubs, tmp_path):
+        (run.parents[2] / "train.code").write_text("0\n")
+        if stopped:
+            (run.parents[2] / "stopped").touch()
+    answer = finish(stubs.start("tpu_pod.sh", "run", *ARGUMENTS, **CLOUD, POLL="0.2"))
+    assert answer.code == 0 and [call["words"] for call in stubs.called()] == [TRAIN] * 2
+
+
 def test_tpu_pod_watches_a_run_that_goes_on_until_a_user_stops_it(stubs, tmp_path):
     stubs.add("gcloud", GCLOUD)
     for run in hosts(stubs, tmp_path):
@@ -207,6 +218,8 @@ def test_tpu_pod_watches_a_run_that_goes_on_until_a_user_stops_it(stubs, tmp_pat
     assert finish(stubs.start("tpu_pod.sh", "train", *ARGUMENTS, **CLOUD)).code == 0
     wait(lambda: len(stubs.called()) == 2)
     watching = stubs.start("tpu_pod.sh", "run", *ARGUMENTS, **CLOUD, POLL="0.2")
+    requests = tmp_path / "requests"
+    wait(lambda: requests.exists() and requests.read_text().count("describe") > 1)  # it has seen that the run goes on
     assert finish(stubs.start("tpu_pod.sh", "stop", **CLOUD)).code == 0
     assert finish(watching).code == 143 and len(stubs.called()) == 2
 
