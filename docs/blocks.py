@@ -5,10 +5,12 @@
 | source | `lmrep/objectives/causal.py:prepare`, and perhaps `from: TEXT` and `to: TEXT` | the code of a function, class or table without its docstring, or its lines from the first that has one text to the next that has the other |
 | results | `roberta_table1`, a claim | its verdicts and figures in this repository |
 | picture | `causal`, a file of docs/masks without its ending | the picture; those of a block stand side by side where there is room |
+| packages | nothing | which package imports which, drawn from the code, and what each is |
 | math | LaTeX | the formula in MathML, as $`LaTeX`$ in a line of text |
 """  # noqa: E501
 
 import ast
+import functools
 import html
 import re
 import textwrap
@@ -22,6 +24,7 @@ import lmrep
 from lmrep.claims import claim, results
 
 PACKAGE, PICTURES = Path(lmrep.__file__).parents[1], Path(__file__).parent / "masks"
+BOX = 110  # pixels, the width of a package
 SHOWN = (0, 1, 2, 4)  # of the columns of `results.cells`: setting, measure, difference, verdict
 
 
@@ -121,6 +124,52 @@ def picture(block: str, root: str) -> str:
     return '<div class="masks">' + "".join(file.read_text(encoding="utf8").strip() for file in files) + "</div>"
 
 
+def packages(block: str, root: str) -> str:
+    """Draws the packages as rows, each above those that it imports when it is loaded; an arrow that follows from others
+    is left out. A table has the first sentence of each package."""
+    imports = {package.name: _imports(package) for package in sorted((PACKAGE / "lmrep").iterdir())
+               if (package / "__init__.py").is_file()}
+
+    @functools.cache
+    def below(name: str) -> set[str]:
+        return imports[name].union(*map(below, imports[name]))
+
+    @functools.cache
+    def rank(name: str) -> int:
+        return 1 + max(map(rank, imports[name]), default=-1)
+
+    rows = [[name for name in imports if rank(name) == number] for number in range(max(map(rank, imports)) + 1)]
+    places = {name: (BOX * 1.2 * (i - (len(row) - 1) / 2) + 2.4 * BOX, 34 + 62 * (len(rows) - 1 - number))
+              for number, row in enumerate(rows) for i, name in enumerate(row)}
+    arrows = [(name, other) for name in imports for other in imports[name]
+              if not any(other in below(between) for between in imports[name])]
+    lines = [f'<path d="M{x:.0f},{y + 15} C{x:.0f},{y + 38} {to_x:.0f},{to_y - 40} {to_x:.0f},{to_y - 18}"/>'
+             for (x, y), (to_x, to_y) in ((places[name], places[other]) for name, other in arrows)]
+    boxes = [f'<rect x="{x - BOX / 2:.0f}" y="{y - 15}" width="{BOX}" height="30" rx="4"/>'
+             f'<text x="{x:.0f}" y="{y + 5}">{name}</text>' for name, (x, y) in places.items()]
+    summaries = (f"| `{name}` | {_summary(name)} |" for row in reversed(rows) for name in row)
+    return "\n".join([
+        f'<div class="figure"><svg class="packages" xmlns="http://www.w3.org/2000/svg" width="{4.8 * BOX:.0f}" '
+        f'viewBox="0 0 {4.8 * BOX:.0f} {34 + 62 * len(rows) - 40}" role="img" aria-label="which package imports which">'
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<path d="M0,0 L8,4 L0,8"/></marker></defs>{"".join(lines + boxes)}</svg></div>',
+        "", "| package | what it is |", "| --- | --- |", *summaries])
+
+
+def _imports(package: Path) -> set[str]:
+    """Returns the packages that the files of one import when they are loaded."""
+    statements = (node for file in package.rglob("*.py") for node in ast.parse(file.read_text(encoding="utf8")).body)
+    names = {name for node in statements if isinstance(node, ast.ImportFrom) and node.module
+             for name in ([f"lmrep.{alias.name}" for alias in node.names] if node.module == "lmrep" else [node.module])}
+    packages = {name.split(".")[1] for name in names if name.startswith("lmrep.")}
+    return {name for name in packages - {package.name} if (PACKAGE / "lmrep" / name).is_dir()}
+
+
+def _summary(name: str) -> str:
+    text = ast.get_docstring(ast.parse((PACKAGE / "lmrep" / name / "__init__.py").read_text(encoding="utf8")))
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
 def math(block: str, root: str) -> str:
     """Shows a formula by itself."""
     return f'<div class="formula">{formula(" ".join(block.split()), "block")}</div>'
@@ -131,4 +180,5 @@ def formula(latex: str, display: str = "inline") -> str:
     return converter.convert(latex, display=display)
 
 
-BLOCKS = {"source": source, "results": results_of, "picture": picture, "math": math}
+BLOCKS = {"source": source, "results": results_of, "picture": picture, "packages": packages,
+          "math": math}

@@ -25,10 +25,12 @@ def make():
     return loading.load_module(ROOT / "docs/blocks.py")
 
 
-@pytest.mark.parametrize("block", blocks("source", "results", "picture", "math"), ids=lambda block: block.name)
+@pytest.mark.parametrize("block", blocks("source", "results", "picture", "packages", "math"),
+                         ids=lambda block: block.name)
 def test_a_block_is_made(block, make):
     made = make.BLOCKS[block.language](block.text, "../")
-    assert {"source": "```python", "results": "../results/claims.md#", "picture": "<svg", "math": "<math"}[
+    assert {"source": "```python", "results": "../results/claims.md#", "picture": "<svg", "packages": "<svg",
+            "math": "<math"}[
         block.language] in made
     assert block.language != "math" or "\\" not in html.unescape(made), f"{block.name}: a command of LaTeX is unknown"
     if block.language == "source":
