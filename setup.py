@@ -43,7 +43,7 @@ setup(
     python_requires=">=3.11",
     package_dir={"": "."},  # so that an editable install is a path, which a folder of this name cannot hide
     packages=find_packages(include=["lmrep", "lmrep.*"]),
-    package_data={"lmrep": ["py.typed"], "lmrep.analysis.report": ["page.css", "page.js", "templates/*.j2"]},
+    package_data={"lmrep": ["py.typed"], "lmrep.analysis.report": ["page.css", "*.js", "templates/*.j2"]},
     cmdclass={"build_py": BuildWithPages},
     install_requires=[
         "jax>=0.10",

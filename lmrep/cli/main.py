@@ -126,6 +126,9 @@ COMMANDS = {
     "report": Command(
         "write an offline HTML page of one or several runs",
         "lmrep report runs/quickstart", words="[WORKDIR ...]"),
+    "board": Command(
+        "write an offline HTML page of all runs in a folder: search, sorting, comparison",
+        "lmrep board runs", (), "FOLDER ...", computes=False),
     "docs": Command(
         "show the documentation in a browser, without a network", "lmrep docs sweeps", (), "[PAGE]", computes=False),
     "completion": Command(

@@ -16,7 +16,7 @@ import pytest
 import lmrep
 from lmrep import optimizers
 from lmrep.analysis import report
-from lmrep.analysis.report import attention, metrics, page, predictions, prose, recipes, run_data
+from lmrep.analysis.report import attention, board, metrics, page, predictions, prose, recipes, run_data
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.experiment import inspection
@@ -420,3 +420,28 @@ def test_epochs_are_those_of_inspect(home, tmp_path):
     assert f"{found.step} steps are {found.epochs:,.2f} epochs" in shown
     assert f"{found.epochs:,.1f} epochs" in prose.subject(found)
     assert found.epochs == pytest.approx(run_data.read(home / "one", "", home / "data").epochs, rel=0.05)
+
+
+# All runs of a folder
+
+
+def test_the_board_has_a_row_for_each_run_and_the_fields_in_which_they_differ(home, tmp_path, caplog):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/config.json").write_text("{")
+    written = Page(board.write([home, tmp_path], tmp_path / "board.html"))
+    assert "2 runs" in written.text and "damaged is left out" in caplog.text
+    one, two = written.figures["configs"]
+    assert one.keys() == two.keys() == {"init", "optimizer.learning_rate"}
+    assert (one["optimizer.learning_rate"], two["optimizer.learning_rate"]) == ("0.001", "0.002")
+    assert written.figures["same"]["model.width"] == "32" and "img" not in written.tags
+    last = small.lines(home / "one", "validation")[-1]
+    assert f"{last['mlm_accuracy']:.2%}" in written.text and written.tags.count("path") == 2
+    assert all(link.endswith("/report.html") for link in written.links if not link.startswith("data:,"))
+
+
+def test_a_board_of_no_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no run in"):
+        board.write([tmp_path])
+    with pytest.raises(UserError, match="is no folder"):
+        board.write([tmp_path / "absent"])
+    assert not list(tmp_path.iterdir())

@@ -43,12 +43,12 @@ def environment() -> jinja2.Environment:
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.globals |= {"prose": prose, "heads": heads, "probes": probes, "plans": plans, "css": _text("page.css")}
+    environment.globals |= {"prose": prose, "heads": heads, "probes": probes, "plans": plans, "css": text_of("page.css")}
     environment.filters |= {"percent": prose.percent, "byte_size": byte_size}
     return environment
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
     """Reads a text file of this package."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
 
@@ -77,7 +77,7 @@ def render(runs: Sequence[RunData]) -> str:
         samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=tables.by_run([_speed(run) for run in runs]),
         dynamics=over_steps, logarithmic=dynamics.logarithmic(over_steps), probe_tables=dynamics.tables,
         compute=compute.rows(runs), compute_charts=compute.charts(runs),
-        script=_text("page.js"), version=metadata.version("lmrep"),
+        script=text_of("page.js"), version=metadata.version("lmrep"),
         written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
             "attention": [attention for run in runs for attention in run.predictions.attention]})

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -36,6 +36,7 @@ from lmrep.planning import table as plans
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.table import PlanRecord
 from lmrep.storage import provenance
+from lmrep.storage.workdir import read_config
 from lmrep.training import goodput
 from lmrep.training import metrics_log as logs
 
@@ -92,9 +93,9 @@ class RunData:
     timing: Sequence[dict]  # the lines of timing.jsonl
     starts: Sequence[dict]  # the lines of provenance.jsonl, one for each start
     step: int  # the last logged step
-    network: Network | None  # None where the tokenizer is missing
-    prepared: Prepared | None  # the token stores; None where they are not on this machine, and for a task
-    notes: Sequence[str]  # sentences about what could not be read
+    network: Network | None = None  # None where the tokenizer is missing
+    prepared: Prepared | None = None  # the token stores; None where they are not on this machine, and for a task
+    notes: Sequence[str] = ()  # sentences about what could not be read
     # the published directory that a run was converted from, or OTHER_LOOP; "" for one that was trained here
     source: str = ""
     evaluations: Sequence[dict] = ()  # the lines of eval.jsonl
@@ -161,40 +162,47 @@ def steps_done(stages: Sequence[StagePlan], step: float) -> list[float]:
 
 
 def read(directory: Path, label: str, data_dir: Path) -> RunData:
-    """Reads the run in `directory`.
+    """Reads the run in `directory`, with what its network and its text tell.
 
     Raises:
       UserError: there is no run, or its config is not of this version.
       RunFault: its config.json is damaged.
     """
+    run = read_logs(directory, label)
+    experiment, notes, network, prepared = run.experiment, [*run.notes], None, None
+    try:
+        network = _network(directory, experiment, run.step, notes)
+    except (UserError, RunFault, OSError, ValueError) as error:
+        notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
+    data = read_config(directory)["data"]
+    if "train" in data and not experiment.labelled:
+        prepared = _prepared(experiment, data, data_dir, notes)
+    return replace(run, network=network, prepared=prepared, notes=tuple(notes),
+                   epochs=prepared and _epochs(experiment, run.stages, prepared, run.step, data_dir))
+
+
+def read_logs(directory: Path, label: str) -> RunData:
+    """Reads the config of the run in `directory` and what was logged, but no network and no text. Raises like
+    `read`."""
     (experiment, record), notes = experiments.read_run(directory), []
-    lines, starts, timing, prepared = [], [], [], None
+    lines, starts, timing = [], [], []
     if "train" in record["data"]:  # not converted
         lines = _lines(logs.MetricsLine, directory / logs.METRICS, notes)
         starts = _lines(provenance.Start, directory / provenance.FILE, notes)
         timing = [line for line in _lines(logs.TimingLine, directory / logs.TIMING, notes)
                   if line.get("split") != goodput.GOODPUT]
-        if not experiment.labelled:
-            prepared = _prepared(experiment, record["data"], data_dir, notes)
     evaluations, costs = (_lines(type_, directory / name, notes) if (directory / name).exists() else []
                           for type_, name in ((logs.Step, "eval.jsonl"), (run_cost.Line, run_cost.FILE)))
     train, validation = (sorted((line for line in lines if line["split"] == split), key=lambda line: line["step"])
                          for split in ("train", "validation"))
-    step = max((line["step"] for line in lines), default=0)
-    try:
-        network = _network(directory, experiment, step, notes)
-    except (UserError, RunFault, OSError, ValueError) as error:
-        network = None
-        notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
-    stages = experiments.resolve_stages(experiment)
-    reached = results.read(directory, experiment, evaluations, notes) if experiment.labelled else None
-    probed = probes.read(directory / probes.FILE, notes)
-    measured = results.intact(heads.read, directory / heads.FILE, notes)
-    planned = results.intact(plans.read, directory / plans.FILE, notes)
-    source = OTHER_LOOP if "saved" in record else str(record.get("source", ""))
-    return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), source, evaluations, reached, run_cost.summed(costs), probed,
-                   measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
+    return RunData(
+        directory, label, experiment, experiments.resolve_stages(experiment), train, validation, timing, starts,
+        max((line["step"] for line in lines), default=0),
+        source=OTHER_LOOP if "saved" in record else str(record.get("source", "")), evaluations=evaluations,
+        results=results.read(directory, experiment, evaluations, notes) if experiment.labelled else None,
+        cost=run_cost.summed(costs), probes=probes.read(directory / probes.FILE, notes),
+        heads=results.intact(heads.read, directory / heads.FILE, notes),
+        plan=results.intact(plans.read, directory / plans.FILE, notes), notes=tuple(notes))
 
 
 def _epochs(experiment: Experiment, stages: Sequence[StagePlan], prepared: Prepared, step: int,
