@@ -39,7 +39,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
 from lmrep.inference import evaluate_task, feature_cache, prompts
-from lmrep.inference.evaluate import evaluate, other_corpus
+from lmrep.inference.evaluate import evaluate
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import chain as chains
@@ -61,7 +61,7 @@ from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage
 
-__all__ = ["Outcome", "convert", "embed", "evaluate", "inspect", "load", "other_corpus", "report", "save", "train"]
+__all__ = ["Outcome", "convert", "embed", "evaluate", "inspect", "load", "report", "save", "train"]
 
 SHORT = 100  # characters of a text that fits in a command
 

@@ -1,8 +1,7 @@
 """Measures attention heads: importance by gradients, and scores of a run with gated heads (Michel et al., 2019)."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,22 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.core.errors import UserError
 from lmrep.core.host import default_data_dir
-from lmrep.core.params import Array, Tree
-from lmrep.core.sharding import make_mesh, replicated, shardings
-from lmrep.data import loader
-from lmrep.experiment import build, task_data
+from lmrep.core.params import Array, ParamSpec, Tree
+from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
-from lmrep.inference import evaluate_task
-from lmrep.inference.evaluate import own_corpus
+from lmrep.inference.evaluate import evaluator, read_split
 from lmrep.inference.load import objective_params
 from lmrep.inference.run import Run
 from lmrep.models.base import Encoded, Inputs, Model, check_heads, with_gates
 from lmrep.objectives.base import Objective
-from lmrep.training.evaluation import Evaluator
-from lmrep.training.state import specs_of
 from lmrep.training.step import prepare_keys
 
 GATES = "gates"  # among the parameters of `gated_objective`
@@ -61,68 +54,25 @@ def gated(
       UserError: the network has no attention heads, or no gates on them; the run lacks the data or a head.
     """
     check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
-    limits = {"train": training} | ({split: validation} if split else {})
-    if run.experiment.labelled:
-        return _gated_task(run, limits, normalize)
-    return _gated_pretraining(run, limits, normalize, Path(data_dir or default_data_dir()))
-
-
-def _gated_task(run: Run, limits: Mapping[str, int], normalize: bool) -> Gated:
-    stage, task, read = stage_at(run.experiment, run.step), task_data.task_of(run.experiment), {}
-    for split, limit in limits.items():
-        if split not in task_data.splits(run.experiment):
-            raise UserError(f"{run.directory} has no {split} data; importance needs the training data, and scores need "
-                            "the data of --split")
-        records = task_data.expand_unlabelled(
-            run.experiment, run.model, run.tokenizer, task_data.read_split(run.experiment, split, limit), limit)
-        for record in records:
-            task.check(stage.objective, record)
-        read[split] = records, task_data.tokenize_records(run.experiment, run.model, run.tokenizer, records, split)
-    make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary, frozen=run.frozen)
-    objective = gated_objective(make, run.model)
+    stage, data_dir = stage_at(run.experiment, run.step), Path(data_dir or default_data_dir())
+    splits = {name: read_split(run, stage, name, data_dir, examples=limit or None)
+              for name, limit in {"train": training, **({split: validation} if split else {})}.items()}
+    train, metric = splits["train"], run.experiment.checkpoint.best if splits["train"].records else "loss"
+    make = partial(build.objective, stage, vocabulary=train.vocabulary, frozen=run.frozen)
     step = importance_step(make, run.model, run.experiment.evaluation.seed)
-    batches, metric = [*evaluate_task.batches(read["train"][1])], run.experiment.checkpoint.best or task.best
-    scored, held_out = read[split]
-
-    def score(gates: np.ndarray) -> float:
-        gated_run = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
-        return evaluate_task.predict_records(gated_run, scored, split, held_out).metrics[metric]
-
-    return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
-                 experiments.best_direction(run.experiment) == "max",
-                 {split: len(records) for split, (records, _) in read.items()})
-
-
-def _gated_pretraining(run: Run, limits: Mapping[str, int], normalize: bool, data_dir: Path) -> Gated:
-    stage, seed = stage_at(run.experiment, run.step), run.experiment.evaluation.seed
-    *_, split = limits
-    prepared = own_corpus(run, split, data_dir)
-    # The vocabulary has counts here, which objectives may draw by.
-    make = partial(build.objective, stage, vocabulary=prepared.tokenizer.vocabulary, frozen=run.frozen)
-    plain = make(run.model)
-    params, step = objective_params(run, plain), importance_step(make, run.model, seed)
-    # The devices may differ from those of training, and so may the mesh.
-    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
-    evaluator = Evaluator(gated_objective(make, run.model), mesh, stage.batch_size, seed, stage.microbatches)
-    placed = jax.device_put(params, shardings(specs_of(plain), mesh))
-    plans = {name: build.plan(stage, prepared.stores[name], seed, data_dir, once=True) for name in limits}
-    counts = {name: min(limits[name] or plan.evaluation_examples, plan.evaluation_examples)
-              for name, plan in plans.items()}
-
-    def batches(name: str) -> Iterable[dict]:
-        return loader.evaluation_batches(plans[name], batch_size=stage.batch_size, indices=evaluator.indices,
-                                         limit=counts[name])
-
-    def score(gates: np.ndarray) -> float:
-        return evaluator(placed | {GATES: jax.device_put(gates, replicated(mesh))}, batches(split))["loss"]
-
-    return Gated(run, lambda gates: importance(step, params, batches("train"), gates, normalize), score, "loss", False,
-                 counts)
+    params, indices = objective_params(run, make(run.model)), np.arange(stage.batch_size)
+    evaluate = evaluator(run, gated_objective(make, run.model), stage, splits[split]) if split else None
+    return Gated(
+        run, lambda gates: importance(step, params, train.batches(indices, stage.batch_size), gates, normalize),
+        lambda gates: evaluate(params | {GATES: jnp.asarray(gates)}).metrics[metric], metric,
+        metric != "loss" and experiments.best_direction(run.experiment) == "max",
+        {name: part.number for name, part in splits.items()})
 
 
 def gated_objective(make: Callable[[Model], Objective], model: Model) -> Objective:
     """Makes the objective `make(model)`, whose `loss` and `predict` read the gates [l, h] at params["gates"]."""
     plain = make(model)
+    gates = ParamSpec((len(model.heads.kept()), model.heads.number), (None, None))
 
     def with_gates_of(name: str) -> Callable:
         def function(params: Tree, *arguments: Any, **options: Any) -> Any:
@@ -130,7 +80,8 @@ def gated_objective(make: Callable[[Model], Objective], model: Model) -> Objecti
             return getattr(make(with_gates(model, params[GATES])), name)(ungated, *arguments, **options)
         return function
 
-    return plain._replace(loss=with_gates_of("loss"), predict=with_gates_of("predict") if plain.predict else None)
+    return plain._replace(specs=plain.specs | {GATES: gates}, loss=with_gates_of("loss"),
+                          predict=with_gates_of("predict") if plain.predict else None)
 
 
 def importance(

@@ -19,6 +19,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.doctor import machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
+from lmrep.experiment import build
 from lmrep.storage import remote_workdir
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
@@ -88,7 +89,7 @@ def _check_text(checks: "_Checks", data_dir: Path, files: str) -> list[str]:
         checks(samples[-1], lambda e, data=data: text.corpus(data), "config")
         checks(f"splits{name}", partial(text.splits, data), "config", samples[-1])
     if files:
-        checks("evaluation", lambda e: text.corpus(api.other_corpus(e.data, files)), "config")
+        checks("evaluation", lambda e: text.corpus(build.other_corpus(e.data, files)), "config")
     checks("store", partial(text.stores, data_dir), "config", *samples)
     checks("epochs", text.epochs, "config", "store?", *samples)
     checks("tokenizer", text.tokenizer, "config", "store?")

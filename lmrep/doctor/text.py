@@ -32,8 +32,7 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.inspection import label_statistics
 from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
 from lmrep.experiment.shapes import StageShapes
-from lmrep.experiment.task_data import data_of, task_of
-from lmrep.inference.evaluate_task import read_files
+from lmrep.experiment.task_data import data_of, read_split, task_of
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # read from a corpus at most, besides one document of each file
 FILES = 1000  # opened of a corpus at most
@@ -258,7 +257,7 @@ def labelled_examples(experiment: Experiment) -> Result:
 def evaluation_files(files: str, experiment: Experiment, prepared: Data) -> Result:
     """Checks that files for `lmrep evaluate` can be read, and have the fields of the task."""
     task, config = task_of(experiment), experiments.resolve_stages(prepared.experiment)[0].objective
-    records = read_files(experiment, files)
+    records = read_split(experiment, "test", files=files)
     for record in records:
         task.check(config, record)
     return Result(f"{files}: {len(records):,} examples")

@@ -26,14 +26,15 @@ from lmrep.data.store.prepare import prepare_corpus
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
+from lmrep.experiment import checks, contracts, task_data
 from lmrep.experiment import config as experiments
-from lmrep.experiment import contracts, task_data
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, Data
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
 from lmrep.objectives.outputs import with_network_losses
+from lmrep.storage.workdir import read_config
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import collate
 from lmrep.training.inputs import HostBatch
@@ -128,6 +129,54 @@ def prepare_data(
     return Data(experiment, corpus.tokenizer, corpus.stores, corpus=corpus)
 
 
+def prepare_split(
+    directory: Path, experiment: Experiment, model: Model, tokenizer: tokenizers.Tokenizer, split: str, data_dir: Path,
+    files: str = "", examples: int | None = None, source: str = "",
+) -> Data:
+    """Reads what a trained run is evaluated on: a split of the data that it was trained on (of parameters of another
+    training loop, of those of their config), or other files of the same form. These are a split named `files`.
+
+    Args:
+      directory: the workdir.
+      experiment, model, tokenizer: those of the run.
+      split: "train", "validation" or "test".
+      data_dir: the directory of token stores.
+      files, examples, source: as for `task_data.read_split`; text has all its examples, and no source.
+
+    Raises:
+      UserError: the run was converted, there is no such split, its text has changed, or data cannot be read.
+      RunFault: token stores cannot be written.
+    """
+    record = read_config(directory)
+    recorded, saved = record["data"], "saved" in record
+    if not files and "train" not in recorded and not saved:
+        raise UserError(f"{directory} was converted, not trained, and has no corpus of its own; give other data with "
+                        "--files='texts/*.txt'")
+    if experiment.labelled:
+        return task_data.prepare_split(experiment, model, tokenizer, split, files, examples, source)
+    if source:
+        raise UserError(f"source is {source!r}, and {directory} was not trained on labelled data; leave it out")
+    if files:
+        copy = dataclasses.replace(experiment.tokenizer, vocab_file=str(directory / "tokenizer"))
+        corpus = prepare_corpus(other_corpus(experiment.data, files), copy, data_dir, log.info)
+        return Data(experiment, corpus.tokenizer, {files: corpus.stores["train"]}, corpus=corpus)
+    if not saved:
+        checks.check_rules(directory, recorded)
+    data = prepare_data(experiment, data_dir, log.info, experiments.own_tokenizer(directory, experiment))
+    if split not in data.splits:
+        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(data.splits)}")
+    if data.splits[split].fingerprint != recorded.get(split) and not saved:
+        raise UserError(f"the files of the corpus have changed since {directory} was trained; restore them, or "
+                        "evaluate other files with --files")
+    return data
+
+
+def other_corpus(data: corpora.Config, files: str, documents: str = "") -> corpora.Config:
+    """Returns the config of a corpus of other text files, a glob: all in one split, everything else as in `data`."""
+    documents = documents or (data.documents if data.corpus == "text_files" else "auto")
+    return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
+
+
 class NotBuilt(Exception):
     """Token stores that do not exist, or are damaged: the line that `prepare_data` logs before it builds them."""
 
@@ -138,6 +187,17 @@ def existing(experiment: Experiment, data_dir: Path) -> Data:
         raise NotBuilt(line)
 
     return prepare_data(experiment, data_dir, refuse)
+
+
+def examples(
+    data: Data, stage: StagePlan, split: str, data_dir: Path, frozen: FrozenParts, once: bool = False
+) -> Dataset:
+    """Makes the examples of a split for a stage: those of `plan`, or labelled ones with all columns of the task. Those
+    of training have the seed of the run, and those `once`, for evaluation, that of evaluations."""
+    if data.records:
+        return add_columns(data.splits[split], stage, frozen)
+    experiment = data.experiment
+    return plan(stage, data.splits[split], experiment.evaluation.seed if once else experiment.seed, data_dir, once)
 
 
 def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path, once: bool = False) -> Dataset:
@@ -201,9 +261,11 @@ def _stage(
     metrics = COMMON | experiment.metrics(stage.objective_name)
     built = without_frozen(objective(stage, network, vocabulary, frozen), stage.optimizer)
     held_out, limit, struct, score = data.splits.get("validation"), experiment.evaluation.examples or None, {}, None
+    train = examples(data, stage, "train", data_dir, frozen)
+    if held_out is not None:
+        held_out = None if experiment.overfit or not (data.records or held_out.tokens) else examples(
+            data, stage, "validation", data_dir, frozen, once=True)
     if data.records:
-        train = add_columns(data.splits["train"], stage, frozen)
-        held_out = held_out and add_columns(held_out, stage, frozen)
         limit, task = None, task_data.task_of(experiment)  # of validation, as many were read
         numbers = np.array([0, *[-1] * 6])  # more than units of an example: no axis passes for another
         first = train.gather(numbers, train.batch_length(numbers))
@@ -217,9 +279,6 @@ def _stage(
             collated = collate(outputs, held_out.units)
             return task.score(stage.objective, data.records["validation"], held_out.units, collated).metrics
     else:
-        train = plan(stage, data.splits["train"], experiment.seed, data_dir)
-        held_out = plan(stage, held_out, experiment.evaluation.seed, data_dir, once=True) if (
-            held_out is not None and held_out.tokens and not experiment.overfit) else None
         contracts.check_plan(stage.format_name, stage.format, stage.length, train)
         if train.examples < stage.batch_size:
             raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer "

@@ -4,10 +4,12 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.data import records as labelled_data
@@ -25,9 +27,11 @@ from lmrep.experiment.record import Data
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
+from lmrep.tasks.known import KNOWN
 from lmrep.tasks.mixture import config_of_source, mixed
 
 BOTH_ORDERS = {"text": "text2", "text2": "text", "span": "span2", "span2": "span"}
+TFDS = "tfds:"  # begins the name of a TFDS data set and split, given in place of files
 STATISTICS = "data.json"  # of a workdir: `inspection.label_statistics`
 CHARACTERS = 4  # in a token, about: estimates the examples of unlabelled text before there is a tokenizer
 
@@ -77,6 +81,28 @@ def prepare_examples(experiment: Experiment, tokenizer: tokenizers.Config) -> Da
         examples["train"] = examples["train"].with_counts(block_counts(
             [float(weight * n / count) for weight, n, count in zip(weights, sequences, counts, strict=True)]))
     return Data(_with_steps(experiment, examples["train"]), loaded, examples, records)
+
+
+def prepare_split(
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, split: str, files: str = "",
+    examples: int | None = None, source: str = "",
+) -> Data:
+    """Reads, checks and tokenizes the examples that a trained run is evaluated on. The split of the result is named
+    `split`, or `files` if these are given. Arguments are as for `read_split`.
+
+    Raises:
+      UserError: there is no such split, or the task cannot use the data; the message names file and line.
+    """
+    if not files and split not in (known := splits(experiment, source)):
+        raise UserError(f"there is no split {split!r}; this run has {', '.join(known)}: give another --split, or "
+                        f"--files{suggestion(split, known)}")
+    records = expand_unlabelled(experiment, model, tokenizer, read_split(experiment, split, examples, source, files),
+                                examples)
+    task, config, name = task_of(experiment), experiments.resolve_stages(experiment)[0].objective, files or split
+    for record in records:
+        task.check(config, record)
+    return Data(experiment, tokenizer, {name: tokenize_records(experiment, model, tokenizer, records, name)},
+                {name: records})
 
 
 def best_metric(experiment: Experiment) -> str:
@@ -270,9 +296,9 @@ def data_of(experiment: Experiment, source: str = "") -> dict[str, labelled_data
     return {data_set.name: data_set.data for data_set in experiment.data_sets() if source in ("", data_set.name)}
 
 
-def splits(experiment: Experiment) -> tuple[str, ...]:
-    """Returns the splits that the data set, or any of the sources, has."""
-    configs = data_of(experiment).values()
+def splits(experiment: Experiment, source: str = "") -> tuple[str, ...]:
+    """Returns the splits that the data set, the source, or any of the sources, has."""
+    configs = data_of(experiment, source).values()
     return tuple(split for split in labelled_data.SPLITS
                  if any(labelled_data.files_of(config, split) for config in configs))
 
@@ -282,37 +308,60 @@ def files(experiment: Experiment, split: str) -> str:
     return ", ".join(filter(None, (labelled_data.files_of(data, split) for data in data_of(experiment).values())))
 
 
-def read_split(experiment: Experiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
+def read_split(
+    experiment: Experiment, split: str, examples: int | None = 0, source: str = "", files: str = ""
+) -> list[Record]:
     """Reads the records of a split, source after source. `expand_unlabelled` adds the targets of unlabelled sources.
 
     Args:
       split: "train", "validation" or "test"; sources that lack a split other than "train" are skipped.
       examples: the most records of each source, taken at equal distances; 0 or None: all.
       source: the only source to read; "" for all.
+      files: other files of the same form to read in place of the split: a path or glob, several between commas, or a
+        split of a TFDS data set, as tfds:glue/ax:test; "" for none. They may lack targets.
 
     Raises:
-      UserError: as `labelled_data.read`, or there is no training data.
+      UserError: as `labelled_data.read`, there is no training data, or files are given without a mixture's source.
     """
-    records: list[Record] = []
-    for i, (name, data) in enumerate(data_of(experiment, source).items()):
+    records, task, data_sets = [], task_of(experiment), data_of(experiment, source)
+    if files and len(data_sets) > 1:
+        raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(data_sets)}; give the one that "
+                        "the files are like: --source=NAME")
+    for i, (name, data) in enumerate(data_sets.items()):
+        if files:
+            data, split = other_files(data, files, experiment.name), "test"
         if not labelled_data.files_of(data, split):
             if split == "train":
                 where = f"sources.{i}.data" if name else "data"
                 raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
             continue
-        records += read_data(experiment, data, split, examples, name)
+        config = config_of(experiment, name)
+        # Unlabelled texts are read in full, since `expand_unlabelled` needs them.
+        read = labelled_data.spread(labelled_data.read(data, split, task.needed(config)),
+                                    0 if task.templates.unlabelled(config) else examples)
+        records += [task.templates.convert(config, record._replace(source=name)) for record in read]
     return records
 
 
-def read_data(
-    experiment: Experiment, data: labelled_data.Config, split: str, examples: int | None = 0, source: str = ""
-) -> list[Record]:
-    """Reads a split of any data that has the form of the experiment's data, or of its source `source`. `examples` and
-    errors are as in `read_split`. Unlabelled texts are read in full, since `expand_unlabelled` needs them."""
-    task, config = task_of(experiment), config_of(experiment, source)
-    records = labelled_data.spread(labelled_data.read(data, split, task.needed(config)),
-                         0 if task.templates.unlabelled(config) else examples)
-    return [task.templates.convert(config, record._replace(source=source)) for record in records]
+def other_files(data: labelled_data.Config, files: str, name: str = "") -> labelled_data.Config:
+    """Returns the config of other files, as the test split of `data`. They have the columns of the run's files, or of
+    its test file if they are named like it; a TFDS set of a known task, `name`, has the columns of that set."""
+    if files.startswith(TFDS):
+        dataset, split = tfds_split(files)
+        form = (KNOWN[name].tfds if name in KNOWN else None) or {}
+        fields = {field: form[field] for field in ("columns", "label_map") if field in form}
+        return dataclasses.replace(data, tfds=dataset, format="auto", test=split, test_columns={}, **fields)
+    known = data if not data.tfds else dataclasses.replace(data, tfds="", columns={}, format="auto")
+    columns = known.test_columns if known.test_columns and Path(files).name == Path(known.test).name else {}
+    return dataclasses.replace(known, test=files, test_columns=columns)
+
+
+def tfds_split(files: str) -> tuple[str, str]:
+    """Returns the data set and the split of tfds:DATA_SET:SPLIT. Raises UserError for another form."""
+    dataset, _, split = files.removeprefix(TFDS).rpartition(":")
+    if not dataset or not split:
+        raise UserError(f"--files is {files!r}; expected a TFDS data set and a split of it, such as tfds:glue/ax:test")
+    return dataset, split
 
 
 def training_texts(experiment: Experiment, task: TaskDef, config: Any, records: Sequence[Record]) -> list[str]:

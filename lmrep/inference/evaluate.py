@@ -4,42 +4,50 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from lmrep.config.record import read
 from lmrep.core import remote
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.files import write_json
 from lmrep.core.host import default_data_dir
-from lmrep.core.params import unflatten
+from lmrep.core.params import Tree, unflatten
 from lmrep.core.paths import as_path, as_paths
 from lmrep.core.sharding import make_mesh, shardings
-from lmrep.data import corpora, loader
-from lmrep.data.store.prepare import Prepared, prepare_corpus
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import loader
+from lmrep.data.dataset import Dataset
+from lmrep.data.records import Record
 from lmrep.data.store.scan import documents
-from lmrep.experiment import build, checks
+from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import own_tokenizer, stage_at
+from lmrep.experiment.config import StagePlan, stage_at
+from lmrep.inference import evaluate_task, reading_times
 from lmrep.inference import pairs as minimal_pairs
-from lmrep.inference import reading_times
 from lmrep.inference import suite as suites
-from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, objective_params, with_teachers
 from lmrep.inference.perplexity import perplexity, windows
 from lmrep.inference.pointer import Pointer, with_pointer
 from lmrep.inference.run import Run
 from lmrep.models.base import Context
+from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir
 from lmrep.storage.jsonl import append
-from lmrep.storage.workdir import read_config
+from lmrep.tasks.base import Result
 from lmrep.training.evaluation import Evaluator, NoTargets
-from lmrep.training.state import SHARED, specs_of
+from lmrep.training.state import SHARED, specs_of, with_shared
+
+# what is evaluated -> the arguments of `evaluate` that it takes; "" for the objective's metrics
+TAKES = {"pairs": ("pll", "end_mark"), "suite": ("pll", "predictions"), "stride": ("files", "split", "length"),
+         "": ("files", "split", "length", "batch_size", "source", "search", "ensemble", "pointer")}
 
 log = logging.getLogger(__name__)
 
@@ -129,76 +137,141 @@ def measure(
     if files and split:
         raise UserError(f"both files and a split ({split!r}) are given: a split is one of the run's own corpus; leave "
                         "one out")
-    if pointer and (stride is not None or pairs or suite):
-        raise UserError("a pointer is given, and a stride, pairs or a suite, which do not use one; leave it out")
-    if batch_size is not None and (stride is not None or pairs or suite):
-        raise UserError(f"batch_size is {batch_size}, and a stride, pairs or a suite are given, whose batches are "
-                        "chosen for the machine; leave it out")
-    if pairs and suite:
-        raise UserError("both pairs and a suite are given; leave one out")
-    if (pairs or suite) and (files or split or stride is not None or length is not None):
-        raise UserError(f"{'pairs are' if pairs else 'a suite is'} given, and files, a split, a stride or a length "
-                        "too; leave these out")
-    if (end_mark and not pairs) or (pll and not pairs and not suite):
-        name = f"pll is {pll!r}" if pll else "end_mark is set"
-        raise UserError(f"{name}, for scores of minimal pairs; give pairs too" + ", or a suite" * bool(pll))
+    options = {"pairs": pairs, "suite": suite, "stride": stride, "files": files, "split": split, "length": length,
+               "batch_size": batch_size, "source": source, "search": search, "ensemble": ensemble, "pointer": pointer,
+               "pll": pll, "end_mark": end_mark or None, "predictions": predictions}
+    given = {name: value for name, value in options.items() if value not in (None, "", {})}
+    what = next((name for name in TAKES if name in given), "")
+    if surplus := [name for name in given if name != what and name not in TAKES[what]]:
+        users = " or ".join(other for other, names in TAKES.items() if surplus[0] in names)
+        raise UserError(f"{surplus[0]} is {given[surplus[0]]}, " + (
+            f"and {what} is {given[what]}, which does not use it; leave one out" if what else
+            f"which is for {users}; give this too, or leave it out"))
     if pairs:
         return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model)
-    if predictions and not suite:
-        raise UserError(f"predictions is {os.fspath(predictions)!r}, a directory for those of a suite; give a suite "
-                        "too")
     if suite:
         return _suite(directory, step, suite, pll, examples, model, predictions)
     run = load(directory, step, model, {"search": search} if search else {}, ensemble)
-    split = split or run.experiment.evaluated_split
-    subject, intervals, further, write = {"files": files} if files else {"split": split}, {}, {}, None
-    if run.experiment.labelled:
-        for name, value in {"stride": stride, "length": length, "batch_size": batch_size}.items():
-            if value is not None:
-                raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
-                                "leave it out")
-        number, values, intervals, write = evaluate_records(run, split, files, examples, source)
-        subject |= {name: value for name, value in {"source": source, "ensemble": ensemble}.items() if value}
-        settings, further = {"examples": number, **search}, {"intervals": intervals}
-    elif source:
-        raise UserError(f"source is {source!r}, and {run.directory} was not trained on labelled data; leave it out")
-    else:
-        values, settings = _of_text(run, split, Path(data_dir or default_data_dir()), examples, files, length,
-                                    batch_size, stride, pointer and read(Pointer, pointer, "pointer"))
-        settings |= model
-
-    def store() -> None:
-        if write:
-            write()
-        _record(directory, run, subject, settings, values, further)
-
-    return Measured(values, intervals, store)
-
-
-def _of_text(
-    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
-    batch_size: int | None, stride: int | None, pointer: Pointer | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns (metrics on text, the settings that they depend on)."""
+    split, data_dir = split or run.experiment.evaluated_split, Path(data_dir or default_data_dir())
+    subject = {"files": files} if files else {"split": split}
+    subject |= {name: value for name, value in {"source": source, "ensemble": ensemble}.items() if value}
     try:
         if stride is not None:
-            length, configs = _window(run, length, stride), [source.data for source in run.experiment.data_sets()]
-            if files:
-                configs, split = [other_corpus(run.experiment.data, files, "file")], "train"
-            else:
-                own_corpus(run, split, data_dir)
-            opened = [documents(config, split, log.info) for config in configs]  # all sources together
-            texts = islice(chain.from_iterable(texts for _, texts in opened), examples)
-            characters = 0 if examples else sum(number for number, _ in opened)
-            return perplexity(run, texts, length, stride, characters).figures, {"stride": stride, "length": length}
-        number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size, pointer)
+            length = _window(run, length, stride)
+            result = _sliding(run, split, data_dir, examples, files, length, stride)
+            settings, records = {"stride": stride, "length": length}, ()
+        else:
+            result, settings, records = _result(run, split, data_dir, examples, files, source, length, batch_size,
+                                                pointer and read(Pointer, pointer, "pointer"))
     except NoTargets as error:
         raise UserError(str(error)) from error
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
-    return values, {"examples": number} | {name: value for name, value in {
-        "length": length, "batch_size": batch_size, "without": left_out}.items() if value} | {
-        f"pointer_{name}": value for name, value in (vars(pointer) if pointer else {}).items()}
+    bounds = evaluate_task.intervals(result)
+
+    def store() -> None:
+        if result.predictions:
+            name = [source, evaluate_task.name_of(files) if files else split, "ensemble" * bool(ensemble)]
+            evaluate_task.write(run, "-".join(filter(None, name)), records, result)
+        _record(directory, run, subject, settings | {**model, **search}, result.metrics,
+                {"intervals": bounds} if result.predictions else {})
+
+    return Measured(result.metrics, bounds, store)
+
+
+class Split(NamedTuple):
+    """A split of a run's data, or other files, as a stage reads them."""
+
+    name: str  # of the split, or the files
+    vocabulary: Vocabulary  # of the run; that of a corpus has counts, which objectives may draw by
+    records: Sequence[Record]  # the labelled examples; () for text
+    examples: Dataset
+    limit: int  # the number of `examples` that are evaluated, from the first on
+
+    @property
+    def number(self) -> int:
+        """The number of labelled examples, or else of those that are made of the text."""
+        return len(self.records) or self.limit
+
+    def batches(self, indices: np.ndarray, batch_size: int) -> Iterator[dict[str, Any]]:
+        """Yields the examples of batches at `indices`."""
+        return loader.evaluation_batches(self.examples, batch_size=batch_size, indices=indices, limit=self.limit)
+
+
+def read_split(
+    run: Run, stage: StagePlan, split: str, data_dir: Path, files: str = "", examples: int | None = None,
+    source: str = "",
+) -> Split:
+    """Reads what a run is evaluated on, as `build.prepare_split` does, for a stage of it."""
+    data = build.prepare_split(run.directory, run.experiment, run.model, run.tokenizer, split, data_dir, files,
+                               examples, source)
+    name = files or split
+    dataset, records = build.examples(data, stage, name, data_dir, run.frozen, once=True), data.records.get(name)
+    limit = dataset.evaluation_examples if records else min(examples or sys.maxsize, dataset.evaluation_examples)
+    return Split(name, data.tokenizer.vocabulary, records or (), dataset, limit)
+
+
+def evaluator(run: Run, objective: Objective, stage: StagePlan, split: Split) -> Callable[[Tree], Result]:
+    """Returns a function of an objective's parameters that computes its metrics on a split, on all devices, and the
+    predictions for labelled examples. It compiles once."""
+    shared = run.params.get(SHARED)
+    if split.records:
+        return lambda params: evaluate_task.predict_records(
+            dataclasses.replace(run, objective=objective, params=with_shared(params, shared)), split.records,
+            split.name, split.examples)
+    # The mesh of training may not fit these devices.
+    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
+    seed, layout = run.experiment.evaluation.seed, shardings(specs_of(objective), mesh)
+    compiled = Evaluator(objective, mesh, stage.batch_size, seed, stage.microbatches)
+    return lambda params: Result(compiled(
+        jax.device_put(params, layout), split.batches(compiled.indices, stage.batch_size), shared), [])
+
+
+def _result(
+    run: Run, split: str, data_dir: Path, examples: int | None, files: str, source: str, length: int | None,
+    batch_size: int | None, pointer: Pointer | None,
+) -> tuple[Result, dict[str, Any], Sequence[Record]]:
+    """Evaluates the objective of a run. Returns (metrics, and predictions for labelled examples; the settings that they
+    depend on; the labelled examples)."""
+    stage, chosen = stage_at(run.experiment, run.step), {"length": length, "batch_size": batch_size}
+    if length and 0 < run.model.max_length < length:
+        raise UserError(f"length is {length:,}; the model takes {run.model.max_length:,} tokens at most")
+    stage = dataclasses.replace(stage, length=length or stage.length)
+    if batch_size:
+        stage = dataclasses.replace(stage, batch_size=batch_size, microbatches=1)
+    if files:
+        objective_params(run, run.objective)  # refused before the text is prepared, which may take long
+    held_out = read_split(run, stage, split, data_dir, files, examples, source)
+    for name, value in chosen.items() if held_out.records else ():
+        if value:
+            raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
+                            "leave it out")
+    # Predictions need no teacher.
+    parts, left_out = (run.frozen, "") if held_out.records else with_teachers(run)
+    objective = build.objective(stage, run.model, held_out.vocabulary, parts)
+    params = run.params | unflatten(build.frozen_values(objective, parts))
+    params = objective_params(dataclasses.replace(run, params=params), objective)
+    if pointer:
+        objective = with_pointer(objective, run.model, stage, pointer)
+    settings = {"examples": held_out.number, **chosen, "without": left_out}
+    settings |= {f"pointer_{name}": value for name, value in (vars(pointer) if pointer else {}).items()}
+    result = evaluator(run, objective, stage, held_out)(params)
+    return result, {name: value for name, value in settings.items() if value not in ("", None)}, held_out.records
+
+
+def _sliding(
+    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int, stride: int
+) -> Result:
+    """Returns the sliding-window perplexity of raw documents."""
+    configs = [source.data for source in run.experiment.data_sets()]
+    if files:
+        configs, split = [build.other_corpus(run.experiment.data, files, "file")], "train"
+    else:  # checked
+        build.prepare_split(run.directory, run.experiment, run.model, run.tokenizer, split, data_dir)
+    opened = [documents(config, split, log.info) for config in configs]  # all sources together
+    texts = islice(chain.from_iterable(texts for _, texts in opened), examples)
+    characters = 0 if examples else sum(number for number, _ in opened)
+    return Result(perplexity(run, texts, length, stride, characters).figures, [])
 
 
 def _minimal_pairs(
@@ -241,11 +314,12 @@ def _suite(
 
 def _record(
     directory: str | os.PathLike, run: Run, subject: dict[str, str], settings: dict[str, int],
-    values: dict[str, float], further: dict[str, Any] | None = None,
+    values: dict[str, float], further: dict[str, Any],
 ) -> None:
     """Writes metrics to eval.json and eval.jsonl of the workdir `directory`, which may be remote. `subject` says what
     was evaluated."""
-    result = {"step": run.step, **subject, **settings, "metrics": finite_or_text(values), **(further or {})}
+    result = {"step": run.step, **subject, **settings, "metrics": evaluate_task.finite_or_text(values),
+              **further}
     newest, history = run.directory / "eval.json", run.directory / "eval.jsonl"
     write_json(newest, result)
     if url := remote.as_url(directory):
@@ -258,71 +332,6 @@ def _record(
     if url:
         remote_workdir.upload(url, newest)
         remote_workdir.upload(url, history)
-
-
-def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
-    """Prepares the corpus that a run was trained on or, of parameters of another training loop, that of their config.
-
-    Raises:
-      UserError: the run was converted, the corpus lacks the split, or its files have changed.
-    """
-    config = read_config(run.directory)
-    recorded, saved = config["data"], "saved" in config
-    if "train" not in recorded and not saved:
-        raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
-                        "give text with --files='texts/*.txt'")
-    if not saved:
-        checks.check_rules(run.directory, recorded)
-    tokenizer = own_tokenizer(run.directory, run.experiment)
-    prepared = build.prepare_data(run.experiment, data_dir, log.info, tokenizer).corpus
-    if split not in prepared.stores:
-        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
-    if prepared.stores[split].fingerprint != recorded.get(split) and not saved:
-        raise UserError(f"the files of the corpus have changed since {run.directory} was trained; restore them, or "
-                        "evaluate other files with --files")
-    return prepared
-
-
-def other_corpus(data: corpora.Config, files: str, documents: str = "") -> corpora.Config:
-    """Returns the config of a corpus of other text files, a glob: all in one split, everything else as in `data`."""
-    documents = documents or (data.documents if data.corpus == "text_files" else "auto")
-    return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
-
-
-def _metrics(
-    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
-    batch_size: int | None, pointer: Pointer | None,
-) -> tuple[int, dict[str, float], str]:
-    """Returns (number of examples, metrics, names of the teachers whose terms of the loss are left out)."""
-    stage, (parts, left_out) = stage_at(run.experiment, run.step), with_teachers(run)
-    if length and 0 < run.model.max_length < length:
-        raise UserError(f"length is {length:,}; the model takes {run.model.max_length:,} tokens at most")
-    stage = dataclasses.replace(stage, length=length or stage.length)
-    if batch_size:
-        stage = dataclasses.replace(stage, batch_size=batch_size, microbatches=1)
-    if files:
-        objective_params(run, run.objective)  # refused before the text is prepared, which may take long
-        tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
-        data, split = other_corpus(run.experiment.data, files), "train"
-        prepared = prepare_corpus(data, tokenizer, data_dir, log.info)
-    else:
-        prepared = own_corpus(run, split, data_dir)
-    vocabulary = prepared.tokenizer.vocabulary
-    network = experiments.build_model(run.experiment, vocabulary.size)
-    objective = build.objective(stage, network, vocabulary, parts)
-    frozen_params = unflatten(build.frozen_values(objective, parts))
-    params = objective_params(dataclasses.replace(run, params=run.params | frozen_params), objective)
-    if pointer:
-        objective = with_pointer(objective, network, stage, pointer)
-    plan = build.plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir, once=True)
-    # The mesh of training may not fit these devices.
-    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
-    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.evaluation.seed, stage.microbatches)
-    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.indices, limit=examples)
-    params = jax.device_put(params, shardings(specs_of(objective), mesh))
-    values = evaluator(params, batches, run.params.get(SHARED))
-    count = plan.evaluation_examples
-    return count if examples is None else min(examples, count), values, left_out
 
 
 def _window(run: Run, length: int | None, stride: int) -> int:

@@ -12,10 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep.config.record import suggestion
-from lmrep.core.errors import UserError
 from lmrep.core.files import write_json, write_text
-from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
+from lmrep.core.sharding import make_mesh, replicated
 from lmrep.data import records as labelled_data
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
@@ -31,13 +29,11 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS, bag_of_words, frozen_features
 from lmrep.tasks.base import Outputs, Result, collate
 from lmrep.tasks.known import KNOWN
+from lmrep.training.evaluation import Predictor
 from lmrep.training.metrics_log import validations
 
 FOLDER = "predictions"  # of the workdir
 RESULTS = "results.json"  # of the workdir: what a run is compared with, and the metrics of a task's best checkpoint
-
-TFDS = "tfds:"  # begins the name of a TFDS data set and split, given in place of files
-IN_FLIGHT = 4  # batches that the devices may be ahead of the host
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +74,12 @@ def _outputs(
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
     devices = jax.local_device_count() if examples.lengths.sum() > batch_tokens() else 1
-    outputs, pending, predict = [], [], _predictor(run, devices)
-    for batch in batches(examples, devices):
-        predicted = predict(batch | {"unit": batch["unit"] + first * (batch["unit"] >= 0)})
-        pending.append(predicted | {name: batch[name] for name in ("unit", "first", "last")})
-        if len(pending) > IN_FLIGHT:
-            outputs.append(jax.device_get(pending.pop(0)))
-    return examples.units, collate([*outputs, *jax.device_get(pending)], examples.units)
+    predictor = _predictor(run.objective.predict, devices)
+    outputs = predictor.outputs(jax.device_put(run.params, replicated(predictor.mesh)), (
+        batch | {"unit": np.where(batch["unit"] < 0, -1, batch["unit"] + first)}
+        for batch in batches(examples, devices)))
+    outputs = [batch | {"unit": np.where(batch["unit"] < 0, -1, batch["unit"] - first)} for batch in outputs]
+    return examples.units, collate(outputs, examples.units)
 
 
 def task_config(run: Any, source: str = "") -> Any:
@@ -131,102 +126,21 @@ def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarr
 
 
 @functools.lru_cache(maxsize=4)
-def _predictor(run: Any, devices: int) -> Callable[[dict[str, np.ndarray]], dict]:
-    """Compiles a run's `predict`, batch -> outputs, for the first `devices` devices of this process."""
-    predict = jax.jit(run.objective.predict)
-    if devices == 1:
-        return functools.partial(predict, run.params)
-    mesh = make_mesh(data=devices, devices=jax.local_devices()[:devices])
-    params = jax.device_put(run.params, replicated(mesh))
-
-    def sharded(batch: dict[str, np.ndarray]) -> dict:
-        with use_mesh(mesh):
-            return predict(params, jax.device_put(batch, batch_sharding(mesh)))
-
-    return sharded
+def _predictor(predict: Callable, devices: int) -> Predictor:
+    """Compiles an objective's `predict` for the first `devices` devices of this process, and batches of any multiple of
+    their number."""
+    return Predictor(predict, make_mesh(data=devices, devices=jax.local_devices()[:devices]), devices)
 
 
-def evaluate_records(
-    run: Any, split: str, files: str, examples: int | None, source: str = ""
-) -> tuple[int, dict[str, float], dict[str, list[float]], Callable[[], object]]:
-    """Predicts a split of a run's data, or other files of the same form.
-
-    Args:
-      split: "train", "validation" or "test".
-      files: a path or glob of other files, or several between commas, or a split of a TFDS data set, as
-        tfds:glue/ax:test; "" for the split. They may lack targets.
-      examples: the number of examples of each source, at equal distances; None for all.
-      source: for a mixture, the data set whose split is predicted, "" for all; or whose form the files have.
-
-    Returns:
-      (number of examples, metrics, {metric: [low, high]} of bootstrap 95 % intervals, a function that writes the
-      predictions to the workdir's predictions/). There are no metrics if examples lack targets.
-
-    Raises:
-      UserError: there is no such split, or the files cannot be read; the message names file and line.
-    """
-    experiment = run.experiment
-    if split not in labelled_data.SPLITS:
-        raise UserError(f"the split is {split!r}; expected one of {', '.join(labelled_data.SPLITS)}"
-                        f"{suggestion(split, labelled_data.SPLITS)}")
-    if files:
-        records = read_files(experiment, files, examples, source)
-    else:
-        if not any(labelled_data.files_of(data, split) for data in task_data.data_of(experiment, source).values()):
-            known = ", ".join(task_data.splits(experiment))
-            raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
-        records = task_data.read_split(experiment, split, examples, source)
-    records = task_data.expand_unlabelled(experiment, run.model, run.tokenizer, records, examples)
-    result = predict_records(run, records, files or split)
-    name = "-".join(filter(None, [source, _name(files) if files else split, "ensemble" * bool(run.others)]))
-    return len(records), result.metrics, intervals(result), lambda: write(run, name, records, result)
-
-
-def read_files(
-    experiment: Experiment, files: str, examples: int | None = None, source: str = ""
-) -> list[Record]:
-    """Reads the records of other files, which have the form of the run's files or of a mixture's `source`.
-
-    Raises:
-      UserError: the files cannot be read, or no source of a mixture is given.
-    """
-    data_sets = task_data.data_of(experiment, source)
-    if len(data_sets) > 1:
-        raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(data_sets)}; give the one that "
-                        "the files are like: --source=NAME")
-    [(name, data)] = data_sets.items()
-    return task_data.read_data(experiment, other_files(data, files, experiment.name), "test", examples, name)
-
-
-def _name(files: str) -> str:
+def name_of(files: str) -> str:
     """Names the predictions for other files: for tfds:glue/ax:test "ax", for its train split "ax-train"."""
-    if files.startswith(TFDS):
-        dataset, split = _tfds_split(files)
+    if files.startswith(task_data.TFDS):
+        dataset, split = task_data.tfds_split(files)
         names = [name for name in Path(dataset.partition(":")[0]).parts if not name[0].isdigit()]  # without a version
         stems = [names[-1] if names else "", "" if split == "test" else split]
     else:
         stems = [Path(file).name.partition("*")[0].partition(".")[0] for file in files.split(",")]
     return "-".join(filter(None, stems))[:100] or "files"
-
-
-def _tfds_split(files: str) -> tuple[str, str]:
-    dataset, _, split = files.removeprefix(TFDS).rpartition(":")
-    if not dataset or not split:
-        raise UserError(f"--files is {files!r}; expected a TFDS data set and a split of it, such as tfds:glue/ax:test")
-    return dataset, split
-
-
-def other_files(data: labelled_data.Config, files: str, name: str = "") -> labelled_data.Config:
-    """Returns the config of other files, as the test split of `data`. They have the columns of the run's files, or of
-    its test file if they are named like it; a TFDS set of a known task, `name`, has the columns of that set."""
-    if files.startswith(TFDS):
-        dataset, split = _tfds_split(files)
-        form = (KNOWN[name].tfds if name in KNOWN else None) or {}
-        fields = {field: form[field] for field in ("columns", "label_map") if field in form}
-        return dataclasses.replace(data, tfds=dataset, format="auto", test=split, test_columns={}, **fields)
-    known = data if not data.tfds else dataclasses.replace(data, tfds="", columns={}, format="auto")
-    columns = known.test_columns if known.test_columns and Path(files).name == Path(known.test).name else {}
-    return dataclasses.replace(known, test=files, test_columns=columns)
 
 
 def intervals(result: Result) -> dict[str, list[float]]:
@@ -318,7 +232,7 @@ def write(run: Any, name: str, records: Sequence[Record], result: Result) -> lis
         for record, prediction in zip(records, result.predictions, strict=True)))
     known = KNOWN.get(run.experiment.name)
     wanted = known.submissions if known and known.task == stage.objective_name else {}  # texts are in another form
-    names = [name, *([_name(getattr(run.experiment.data, name))] if name in labelled_data.SPLITS else [])]
+    names = [name, *([name_of(getattr(run.experiment.data, name))] if name in labelled_data.SPLITS else [])]
     submissions = task.submission(stage.objective, records, result) if task.submission else {}
     for file, text in submissions.items():
         own = f"{name}{Path(file).suffix}" if file.startswith("predictions") else f"{name}-{file}"

@@ -59,14 +59,15 @@ def fields(c: Any) -> dict[str, Field]:
 
 def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
     """Adds the columns `vector` int32[n], the row of each token's word in the word vectors, `UNKNOWN` or `SPECIAL`, and
-    `word_bytes` int32[n, y], the bytes of the word plus 1, and 0 after them, to units, if the task reads them.
+    `word_bytes` int32[n, y], the bytes of the word plus 1, and 0 after them, to units, if the task reads them and they
+    are missing.
 
     Args:
       c: the config.
       units: with the details `distinct`, the different words, and `number` [n], the word of each token, or -1.
       frozen: the word vectors.
     """
-    if not fields(c):
+    if fields(c).keys() <= units.columns.keys():
         return units
     words, columns = units.details["distinct"], {}
     if c.words.lookup:

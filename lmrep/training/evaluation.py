@@ -116,29 +116,30 @@ class Predictor:
     """Computes an objective's `predict` on one mesh; compiles once for each length of batches.
 
     Args:
-      objective: an objective with `predict`.
-      mesh: the devices.
+      predict: of the objective.
+      mesh: its devices.
       batch_size: examples of a batch, over all processes.
       score: outputs of all batches -> metrics, for `__call__`.
 
     Attributes:
+      mesh: the devices.
       indices: the examples of a batch that this process reads, as `local_indices` returns them.
     """
 
-    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int, score: Callable | None = None):
-        self._mesh, self._batch_size, self._score = mesh, batch_size, score
+    def __init__(self, predict: Callable, mesh: Mesh, batch_size: int, score: Callable | None = None):
+        self.mesh, self._batch_size, self._score = mesh, batch_size, score
         self._sharding = batch_sharding(mesh)
         self.indices = local_indices(self._sharding, batch_size)
 
         def step(params: Tree, batch: dict) -> dict:
-            return objective.predict(params, batch) | {name: batch[name] for name in ("unit", "first", "last")}
+            return predict(params, batch) | {name: batch[name] for name in ("unit", "first", "last")}
 
         self._step = jax.jit(step, out_shardings=replicated(mesh))
 
     def outputs(self, params: Tree, batches: Iterable[HostBatch]) -> list[dict[str, np.ndarray]]:
         """Returns for each batch the arrays of `predict` and the batch's `unit`, `first` and `last`, the same on every
         process."""
-        with use_mesh(self._mesh):
+        with use_mesh(self.mesh):
             return [*_in_flight(self._step(params, to_global(batch, self.indices, self._sharding, self._batch_size))
                                 for batch in batches)]
 

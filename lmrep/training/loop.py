@@ -237,7 +237,7 @@ class Trainer:
             step = compiled_train_step(stage.objective, stage.optimizer, self._mesh, stage.batch_size, self._seed,
                                        stage.microbatches)
             if stage.validation is not None and stage.score is not None:
-                evaluator = Predictor(stage.objective, self._mesh, stage.batch_size, stage.score)
+                evaluator = Predictor(stage.objective.predict, self._mesh, stage.batch_size, stage.score)
             elif stage.validation is not None:
                 evaluator = Evaluator(stage.objective, self._mesh, stage.batch_size, self._config.evaluation.seed,
                                       stage.microbatches)

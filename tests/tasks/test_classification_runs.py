@@ -12,6 +12,7 @@ from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.records import Record
+from lmrep.experiment import task_data
 from lmrep.inference import evaluate_task
 from tests import given, runs, small
 from tests.tasks import tiny
@@ -107,21 +108,16 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
     writer.add_examples({"validation": own, "test": [each | {"label": -1} for each in own]})
     writer.close_all()
     workdir = runs.copy("classification", tmp_path / "run")
-    run = lmrep.load(workdir)
-    count, metrics, _, write = evaluate_task.evaluate_records(run, "validation", f"tfds:{directory}:validation", None)
-    assert count == 12 and metrics["accuracy"] > 0.5
-    write()
-    count, metrics, _, write = evaluate_task.evaluate_records(run, "validation", f"tfds:{directory}:test", None)
-    assert count == 12 and not metrics
-    write()
-    names = {path.name for path in (workdir / "predictions").iterdir()}
-    assert {"reviews-validation.jsonl", "reviews.jsonl"} <= names
+    assert lmrep.evaluate(workdir, files=f"tfds:{directory}:validation")["accuracy"] > 0.5
+    assert lmrep.evaluate(workdir, files=f"tfds:{directory}:test") == {}
+    for name in ("reviews-validation", "reviews"):
+        assert len((workdir / f"predictions/{name}.jsonl").read_text().splitlines()) == 12
     with pytest.raises(UserError, match="'tfds:glue'; expected a TFDS data set and a split of it"):
-        evaluate_task.evaluate_records(run, "validation", "tfds:glue", None)
+        lmrep.evaluate(workdir, files="tfds:glue")
 
 
 def test_the_diagnostic_set_in_tfds_has_the_columns_of_mnli_there(trained):
-    data = evaluate_task.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", "mnli")
+    data = task_data.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", "mnli")
     assert (data.tfds, data.test, data.columns["text2"]) == ("glue/ax", "test", "hypothesis")
 
 
