@@ -8,7 +8,7 @@ import posixpath
 import re
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -193,6 +193,17 @@ class Store:
             return self._system.cat_file(self._path(name))
         except FileNotFoundError:
             return None
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Returns the bytes of each range (name, start, stop) of a file, up to its end; none of a missing file."""
+        names, starts, stops = zip(*ranges, strict=True)
+        contents = self._system.cat_ranges([*map(self._path, names)], list(starts), list(stops), on_error="return")
+        for i, content in enumerate(contents):
+            if isinstance(content, FileNotFoundError):
+                contents[i] = b""
+            elif isinstance(content, Exception):
+                raise content
+        return contents
 
     def open(self, name: str) -> BinaryIO:
         """Opens a file for reading; it is seekable."""

@@ -2,6 +2,7 @@
 their files, and sealed directories, such as token stores, whose names have a fingerprint."""
 
 import base64
+import fnmatch
 import hashlib
 import logging
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from lmrep.core import hub, remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, Damaged, atomic_directory, digest, verified
+from lmrep.core.files import MANIFEST, Damaged, atomic_directory, digest, parse_manifest, verified
 from lmrep.core.host import default_data_dir
 from lmrep.core.messages import byte_size
 
@@ -76,17 +77,18 @@ def local_data_dir(data_dir: str | os.PathLike) -> Path:
     return default_data_dir() if remote.as_url(data_dir) else Path(data_dir)
 
 
-def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[str], None]) -> bool:
-    """Downloads the sealed directory `name` of a remote data directory to the local data directory, and compares every
-    file with the manifest.
+def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[str], None], left: str = "") -> str:
+    """Downloads a sealed directory of a remote data directory to the local data directory, and compares every file with
+    the manifest. A copy of an earlier call is used if the manifests are equal.
 
     Args:
       data_dir: the data directory; if it is local, nothing is downloaded.
       name: the name of the sealed directory, which another process may download at the same time.
       progress: called with messages for users.
+      left: a pattern of files that stay where they are. Then the copy has the name NAME.index.
 
     Returns:
-      Whether the directory was downloaded; False if the store does not have it.
+      The URL of the directory; "" if the store does not have it, or `data_dir` is local.
 
     Raises:
       UserError: the store cannot be reached, or the directory is damaged there.
@@ -94,22 +96,31 @@ def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[
     """
     base = remote.as_url(data_dir)
     if not base:
-        return False
-    url, target = f"{base}/{name}", local_data_dir(data_dir) / name
+        return ""
+    url, target = f"{base}/{name}", local_data_dir(data_dir) / (f"{name}.index" if left else name)
     store = remote.Store(url, "--data_dir", "gs://bucket/data")
     with remote.user_errors(url):
         names = store.names()
-    if MANIFEST not in names:
-        progress(f"{url} does not exist or has no {MANIFEST}; preparing the data on this machine, in {target}")
-        return False
-    progress(f"downloading {url}")
+        content = store.read(MANIFEST)
+    if content is None:
+        progress(f"{url} does not exist or has no {MANIFEST}; preparing the data on this machine, in "
+                 f"{local_data_dir(data_dir) / name}")
+        return ""
     try:
+        for missing in sorted(parse_manifest(content)["files"].keys() - set(names)):
+            raise Damaged(f"{missing} is missing")
+        if not sealed_cache.find_damage(target, left) and (target / MANIFEST).read_bytes() == content:
+            return url
+        progress(f"downloading {f'the index of {url}' if left else url}")
+        if target.exists():
+            sealed_cache.remove(target, "the index")
+        names = [name for name in names if not fnmatch.fnmatchcase(name, left)]
         with atomic_directory(target, keep_existing=True) as temporary:
             with remote.user_errors(url):
                 remote.transfer(lambda name: store.download(name, temporary / name), names)
-            verified(temporary)
+            verified(temporary, missing=left)
     except Damaged as damage:
         raise UserError(f"{url} is damaged: {damage}; copy it there again, or give another --data_dir") from None
     except OSError as error:
         raise RunFault(f"{url} could not be downloaded to {target}: {error.strerror or error}") from error
-    return True
+    return url

@@ -1,6 +1,7 @@
 """A cache of computed directories with manifests: built once, verified when they are opened, rebuilt if damaged."""
 
 import contextlib
+import fnmatch
 import json
 import logging
 import platform
@@ -55,21 +56,23 @@ def cached(
             log.warning("%s is damaged and will be built again: %s", directory, damage)
         except OSError as error:
             raise RunFault(f"cannot write {what} {directory}: {error}; {advice}") from error
-        _remove(directory, what)
+        remove(directory, what)
     raise RunFault(f"{directory} was damaged {ATTEMPTS} times; check the disk, or name another directory")
 
 
-def find_damage(directory: Path) -> str:
-    """Describes how a sealed directory differs from its manifest; returns "" if it is intact.
+def find_damage(directory: Path, missing: str = "") -> str:
+    """Describes how a sealed directory differs from its manifest; returns "" if it is intact. Files that match the
+    pattern `missing` may be missing.
 
     In a directory of more than ALWAYS_VERIFIED bytes, a file of more than SMALL_FILE bytes is hashed once per machine,
     and again when its size, time or inode change. A file beside the directory records them.
     """
     record = directory.with_name(f".{directory.name}.verified-{platform.node()}")
     try:
-        files = manifest(directory)["files"]
+        files = {name: file for name, file in manifest(directory)["files"].items()
+                 if not fnmatch.fnmatchcase(name, missing)}
         if sum(size for size, _ in files.values()) <= ALWAYS_VERIFIED:
-            verified(directory)
+            verified(directory, missing=missing)
             return ""
         states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name in files for s in [(directory / name).stat()]}
         known: Any = {}  # [size, time, inode] of the files that this machine has verified
@@ -77,7 +80,7 @@ def find_damage(directory: Path) -> str:
             known = json.loads(record.read_bytes())
         known = known if isinstance(known, dict) else {}
         trusted = {name for name in states if known.get(name) == states[name] and states[name][0] > SMALL_FILE}
-        verified(directory, trusted)
+        verified(directory, trusted, missing)
         if known != states:
             with contextlib.suppress(RunFault):  # the data directory may be read-only
                 write_json(record, states)
@@ -86,7 +89,7 @@ def find_damage(directory: Path) -> str:
     return ""
 
 
-def _remove(directory: Path, what: str) -> None:
+def remove(directory: Path, what: str) -> None:
     """Renames a directory, so that no other process opens a part of it, and removes it."""
     try:
         with tempfile.TemporaryDirectory(prefix=".", dir=directory.parent, ignore_cleanup_errors=True) as temporary:

@@ -124,7 +124,7 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Resu
 
 def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
     """Checks that existing token stores open, and that some of their tokens can be read. The value is the `Data`; None
-    where stores will be built or downloaded."""
+    where stores will be built, or read where they are."""
     checks.check_writable(local_data_dir(data_dir), "data_dir")
     try:
         data = build.existing(experiment, data_dir)
@@ -132,7 +132,8 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
         if " is damaged: " in str(error):
             return Result(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
         if str(error).startswith("downloading "):
-            return Result(f"in {data_dir}; the run will download it to {local_data_dir(data_dir)}", None)
+            return Result(f"in {data_dir}; the run will read it there, with a copy of its index in "
+                          f"{local_data_dir(data_dir)}", None)
         return Result(f"not built yet; the run will build it in {local_data_dir(data_dir)}", None)
     for split in data.splits.values():
         for store in split.stores if isinstance(split, Sources) else (split,):

@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 
-from lmrep.core import files, remote
+from lmrep.core import files, object_store, remote
 from lmrep.core.errors import RunFault
 from lmrep.core.remote import Store, transfer
 from lmrep.distributed.agreement import by_first_process
@@ -193,8 +193,8 @@ class RemoteCheckpoints(Checkpoints):
     @cached_property
     def _tensorstore(self) -> dict[str, Any] | None:
         """Describes the store for TensorStore; None if that has no driver for it, or finds no credentials."""
-        spec, probe = shards.native(self._store), f"{CHECKPOINTS}/{UNFINISHED}probe/{jax.process_index()}"
-        if spec and (reason := shards.refusal(spec, *((probe, True) if self._lease else (CONFIG, False)))):
+        spec, probe = object_store.native(self._store), f"{CHECKPOINTS}/{UNFINISHED}probe/{jax.process_index()}"
+        if spec and (reason := object_store.refusal(spec, *((probe, True) if self._lease else (CONFIG, False)))):
             log.warning("TensorStore cannot %s %s, but fsspec can: %s; checkpoints are transferred by fsspec, in whole "
                         "files", "write to" if self._lease else "read", self._store.url, reason)
             return None

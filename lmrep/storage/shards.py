@@ -11,12 +11,8 @@ TensorStore has drivers for `gs://`, `s3://` and local folders. In other stores,
 TensorStore encodes and decodes in memory.
 """
 
-import contextlib
-import errno
 import itertools
 import math
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,14 +20,11 @@ import jax
 import numpy as np
 import tensorstore as ts
 
-from lmrep.core.files import Damaged
-from lmrep.core.remote import Store, describe, transfer
+from lmrep.core.object_store import DAMAGE, SECONDS, errors
+from lmrep.core.remote import Store, transfer
 from lmrep.storage.manifests import abstract_array
 
 FILE, CHUNK = 2**26, 2**18  # most bytes of a file and of a chunk
-SECONDS = 300.0  # the longest time for a read or a write, and one more for each megabyte
-FEW_RETRIES = {"max_retries": 4, "initial_delay": "100ms", "max_delay": "2s"}  # `remote.persistent` retries for longer
-DAMAGE = {"DATA_LOSS", "NOT_FOUND", "OUT_OF_RANGE"}  # of a checksum, a missing file, and one that ends too early
 
 Region = tuple[slice, ...]  # of an array, with starts and stops
 
@@ -107,40 +100,6 @@ def _region(index: Region, shape: Sequence[int]) -> Region:
     return tuple(slice(*s.indices(n)[:2]) for s, n in zip(index, shape, strict=True))
 
 
-def native(store: Store) -> dict[str, Any] | None:
-    """Returns TensorStore's description of the folder of a store; None if it has no driver for it. Endpoint, region and
-    credentials are those of fsspec."""
-    protocol, _, address = store.url.partition("://")
-    bucket, _, path = address.partition("/")
-    if protocol in ("gs", "gcs"):
-        if host := os.environ.get("STORAGE_EMULATOR_HOST"):
-            os.environ["TENSORSTORE_GCS_HTTP_URL"] = host if "://" in host else f"http://{host}"
-        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/", "gcs_request_retries": FEW_RETRIES}
-    if protocol not in ("s3", "s3a"):
-        return None
-    system = store._system
-    kind = "anonymous" if system.anon else "environment" if os.environ.get("AWS_ACCESS_KEY_ID") else "default"
-    spec = {"driver": "s3", "bucket": bucket, "path": f"{path}/", "s3_request_retries": FEW_RETRIES,
-            "aws_credentials": {"type": kind}}
-    if not (endpoint := system.s3.meta.endpoint_url).rstrip("/").endswith(".amazonaws.com"):
-        spec |= {"endpoint": endpoint, "aws_region": system.s3.meta.region_name or "us-east-1"}
-    return spec
-
-
-def refusal(spec: Mapping[str, Any], name: str, writes: bool) -> str:
-    """Returns why TensorStore cannot write and remove a small file or, not `writes`, read this one; "" if it can."""
-    try:
-        with _errors():
-            files = ts.KvStore.open(dict(spec)).result()
-            for content in (b"-", None) if writes else ():
-                files.write(name, content).result(SECONDS)
-            if not writes:
-                files.read(name).result(SECONDS)
-    except OSError as error:
-        return describe(error)
-    return ""
-
-
 class Arrays:
     """The arrays in a folder.
 
@@ -149,7 +108,7 @@ class Arrays:
       grids: their grids, by path.
       folder: a local folder, or one in `store`.
       store: the store; None for a local folder.
-      spec: of the store, by `native`; None if fsspec transfers the files.
+      spec: of the store, by `object_store.native`; None if fsspec transfers the files.
     """
 
     def __init__(self, types: Mapping[str, str], grids: Mapping[str, Grid], folder: str, store: Store | None = None,
@@ -165,7 +124,7 @@ class Arrays:
     def write(self, piece: Piece) -> None:
         """Writes one file. Raises OSError if the store fails."""
         memory, context = (None, None) if self._spec else _memory()
-        with _errors():
+        with errors():
             self._open(piece.path, context)[piece.region].write(
                 piece.value, can_reference_source_data_indefinitely=True).result(_seconds(piece.value.nbytes))
         for name in memory.list().result() if memory else ():
@@ -189,7 +148,7 @@ class Arrays:
             name = "/".join([self._folder, path, "c", *map(str, at)])
             if content := self._store.read(name):
                 memory[name] = content
-        with _errors(DAMAGE):
+        with errors(DAMAGE):
             size = math.prod(shape) * abstract.dtype.itemsize
             return self._open(path, context)[region].read().result(_seconds(size))
 
@@ -217,19 +176,6 @@ def _seconds(size: int) -> float:
 def _memory() -> tuple[ts.KvStore, ts.Context]:
     context = ts.Context()
     return ts.KvStore.open({"driver": "memory"}, context=context).result(), context
-
-
-@contextlib.contextmanager
-def _errors(damage: set[str] = frozenset()) -> Iterator[None]:
-    """Turns TensorStore's errors of a status in `damage` into Damaged, and others into OSErrors, with short texts."""
-    try:
-        yield
-    except ValueError as error:
-        status, _, text = re.split(r" \[\w+='", str(error))[0].partition(": ")
-        if status in damage:
-            raise Damaged(text) from error
-        denied = status in ("PERMISSION_DENIED", "UNAUTHENTICATED")
-        raise OSError(errno.EACCES if denied else errno.EIO, text or status) from error
 
 
 def load(arrays: Arrays, shardings: Mapping[str, jax.sharding.Sharding | None], values: dict[str, Any]) -> None:

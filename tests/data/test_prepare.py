@@ -15,7 +15,7 @@ from lmrep.core import remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.mixture import DataSource
-from lmrep.data.store import prepare, scan
+from lmrep.data.store import prepare, scan, token_store
 from lmrep.data.store.sources import prepare_sources
 
 WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
@@ -257,8 +257,8 @@ def test_anomalies_of_the_text_are_counted_and_reported(tmp_path):
     assert again.text == ready.text and again.statistics == ready.statistics
 
 
-def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_path, monkeypatch):
-    def downloaded():
+def test_token_stores_of_a_remote_data_directory_are_read_there(prepared, tmp_path, monkeypatch):
+    def opened():
         lines = []
         return prepare.prepare_corpus(prepared[1], SETTINGS, "memory://data/stores", lines.append), lines
 
@@ -266,22 +266,25 @@ def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_
     for path in ready.directory.rglob("*"):
         if path.is_file():
             store.upload(path, path.relative_to(ready.directory.parent).as_posix())
+    name, url = ready.directory.name, f"memory://data/stores/{ready.directory.name}"
     monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path / "machine"))
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "_build", None)
-        found, lines = downloaded()
-        assert lines == [f"downloading memory://data/stores/{ready.directory.name}"]
-        assert found.directory == tmp_path / "machine" / ready.directory.name and content(found) == content(ready)
-        assert downloaded()[1] == []  # there is a local copy
+        found, lines = opened()
+        assert lines == [f"downloading the index of {url}"]
+        assert found.directory == tmp_path / f"machine/{name}.index" and content(found) == content(ready)
+        assert not list(found.directory.rglob(token_store.RECORDS)) and opened()[1] == []
         (found.directory / "counts.npy").write_bytes(b"damaged")
-        assert len(downloaded()[1]) == 2 and not sealed_cache.find_damage(found.directory)
+        assert len(opened()[1]) == 1 and content(opened()[0]) == content(ready)
         shutil.rmtree(found.directory)
-        store.write(f"{found.directory.name}/counts.npy", b"damaged")
-        with pytest.raises(UserError, match=r"memory://data/stores/.* is damaged: counts.npy .*; copy it there again"):
-            downloaded()
-        assert not found.directory.exists()
-    store.remove(f"{found.directory.name}/manifest.json")
-    found, lines = downloaded()
+        for damaged in ("counts.npy", "train/tokens-train.array_record-00000"):
+            store.remove(f"{name}/{damaged}") if "/" in damaged else store.write(f"{name}/{damaged}", b"damaged")
+            with pytest.raises(UserError, match=f"{url} is damaged: {damaged} .*; copy it there again"):
+                opened()
+            assert not found.directory.exists()
+            store.upload(ready.directory / damaged, f"{name}/{damaged}")
+    store.remove(f"{name}/manifest.json")
+    found, lines = opened()
     assert "preparing the data on this machine" in lines[0] and content(found) == content(ready)
 
 

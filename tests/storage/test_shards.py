@@ -10,7 +10,7 @@ import pytest
 import tensorstore as ts
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from lmrep.core import remote
+from lmrep.core import object_store, remote
 from lmrep.core.files import Damaged
 from lmrep.storage import remote_workdir, shards
 from lmrep.storage.manifests import array_type
@@ -39,7 +39,7 @@ def place(request, tmp_path, monkeypatch):
         return
     if emulator:
         store.names()
-        spec = shards.native(store)
+        spec = object_store.native(store)
         assert spec["driver"] == {"s3": "s3", "gs": "gcs"}[request.param]
     yield SimpleNamespace(opened=lambda *cut: shards.Arrays(*cut, "arrays", store, spec), files=store,
                           emulator=emulator)
@@ -99,11 +99,11 @@ def test_store_that_refuses_is_no_damage(place):
     if place.emulator is None:
         pytest.skip("needs a server")
     for writes in (True, False):
-        assert shards.refusal(shards.native(place.files), "probe", writes) == ""
+        assert object_store.refusal(object_store.native(place.files), "probe", writes) == ""
     assert "probe" not in place.files.names()
     place.emulator.stop()
     for writes in (True, False):
-        assert "connect" in shards.refusal(shards.native(place.files), "probe", writes)
+        assert "connect" in object_store.refusal(object_store.native(place.files), "probe", writes)
     for action in (lambda: arrays.read("x"), lambda: arrays.write(shards.Piece("x", (slice(0, 10),), np.zeros(10)))):
         with pytest.raises(OSError, match="connect") as failure:
             action()
@@ -114,7 +114,7 @@ def test_store_that_refuses_is_no_damage(place):
 
 def test_denied_access_is_no_other_failure():
     """Of which a run retries for longer."""
-    with pytest.raises(PermissionError, match=r"Error writing x: no$") as failure, shards._errors():
+    with pytest.raises(PermissionError, match=r"Error writing x: no$") as failure, object_store.errors():
         raise ValueError("PERMISSION_DENIED: Error writing x: no [tensorstore_spec='{}']")
     assert remote._denied(failure.value)
 

@@ -79,7 +79,8 @@ class Prepared:
 def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
                    progress: Progress | None = None) -> Prepared:
     """Opens the stores of a corpus and a tokenizer; builds them if they are missing or damaged. If the data directory
-    is remote, stores in it are downloaded to the default directory, and others are built on this machine.
+    is remote, the records of stores in it are read there, and their other files are downloaded to the default
+    directory; other stores are built on this machine.
 
     Tokenization uses all cores, a few hundred megabytes of memory, and 17 bytes per document. If it is interrupted, the
     next call continues it. If several processes need the same stores, one builds them and the others wait. `progress`
@@ -97,7 +98,8 @@ def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir:
         progress(f"the token store {directory} is damaged: {damage}; building it again")
         if remote.as_url(data_dir):
             remove_damaged(directory)
-    if damage and not remote_cache.download_sealed(data_dir, directory.name, progress):
+    url = damage and remote_cache.download_sealed(data_dir, directory.name, progress, token_store.RECORDS)
+    if damage and not url:
         progress(f"reading {corpus.description}; sentences {described}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
         if fingerprint(corpus, data, tokenizer, loaded) != content:
@@ -109,7 +111,7 @@ def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir:
                 remove_damaged(directory)
                 _build(directory, content, corpus, survey, tokenizer, loaded, data.sentences == "line", progress)
                 find_damage(directory)
-    return dataclasses.replace(_open(directory, content, data.damaged_records), sentences=described)
+    return dataclasses.replace(_open(directory, content, data.damaged_records, url), sentences=described)
 
 
 def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corpora.Config, str]:
@@ -145,7 +147,9 @@ def bytes_needed(characters: int, vocabulary_size: int) -> int:
     return int(characters * (token_store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
 
 
-def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
+def _open(directory: pathlib.Path, content: str, damaged_records: int, url: str) -> Prepared:
+    """Opens the folder, or, if its stores have their records at `url`, the copy of its other files."""
+    directory = directory.with_name(f"{directory.name}.index") if url else directory
     try:
         totals = json_files.read(Numbers, directory / "statistics.json") or {}
         text = totals.pop("text", {})
@@ -153,7 +157,7 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
         fingerprints = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
                         for split in totals}
         stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, split_fingerprint,
-                                           damaged_records=damaged_records)
+                                           damaged_records=damaged_records, url=url and f"{url}/{split}")
                   for split, split_fingerprint in fingerprints.items()}
     except (OSError, ValueError, KeyError, UserError) as error:
         raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next "

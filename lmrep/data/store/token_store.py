@@ -11,6 +11,9 @@ For tokenizers of words with characters, `unknown_words.py` adds those outside o
 
 Positions are flat: token i of the stream is token i % RECORD of record i // RECORD. TensorFlow is never imported.
 
+The records may lie in an object store (`remote_records.py`), of which each host reads those of its examples. Decoded
+records are kept in a cache of limited size, wherever they lie.
+
 A store is written in parts (`Writer`), each in a directory of its own, so that an interrupted build keeps those that
 are complete; `join` moves their files into one store.
 """
@@ -24,6 +27,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from lmrep.core.errors import RunFault
+from lmrep.core.files import manifest
 from lmrep.core.host import available_memory
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.characters import utf8
@@ -190,6 +194,7 @@ def write_info(directory: pathlib.Path, split: str, vocabulary_size: int, shards
 
 
 INDICES = ("sentences.npy", "documents.npy")
+RECORDS = "*.array_record-*"  # the files of records
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # the file names of SequentialWriter
 
 
@@ -212,6 +217,7 @@ class Store:
 
     Attributes:
       directory: the directory of the store.
+      address: the folder of the records: `directory`, or a URL.
       split: "train", "validation" or "test".
       tokens: the number of tokens.
       sentences: int64[n + 1], memory-mapped; sentence i has the tokens `sentences[i]` up to `sentences[i + 1]`.
@@ -224,22 +230,36 @@ class Store:
     do not change, so a resumed run reads the same.
 
     Opening reads only the headers of the indices. Raises ValueError if they do not match the records.
+
+    Args:
+      url: the folder in an object store that has the records; None if `directory` has them.
+      cache_bytes: of decoded records in memory; by default a fraction of the memory, and at least CACHE_BYTES.
     """
 
     def __init__(self, directory: str | pathlib.Path, split: str, vocabulary: Vocabulary, fingerprint: str = "",
-                 cache_bytes: int | None = None, damaged_records: int = 0):
+                 cache_bytes: int | None = None, damaged_records: int = 0, url: str | None = None):
         import tensorflow_datasets as tfds
 
         if cache_bytes is None:
             cache_bytes = max(CACHE_BYTES, int(CACHE_FRACTION * (available_memory() or 0)))
 
         self.directory = directory = pathlib.Path(directory)
+        self.address = url or directory
         self.split, self.vocabulary, self.fingerprint = split, vocabulary, fingerprint
         self.sentences = np.load(directory / "sentences.npy", mmap_mode="r")
         self.documents = np.load(directory / "documents.npy", mmap_mode="r")
         self.tokens = int(self.sentences[-1])
         self.unknown = None if vocabulary.characters is None else UnknownTable(directory, vocabulary)
         self._records = tfds.builder_from_directory(str(directory)).as_data_source(split)
+        shard_lengths = self._records.dataset_info.splits[split].shard_lengths
+        if url:
+            from lmrep.data.store.remote_records import RemoteRecords
+
+            sizes = manifest(directory.parent)["files"]
+            names = [shard_name(split, number) for number in range(len(shard_lengths))]
+            self._records.data_source = RemoteRecords(url, {
+                name: (sizes[f"{split}/{name}"][0], records)
+                for name, records in zip(names, shard_lengths, strict=True)})
         if self.documents[-1] != len(self.sentences) - 1 or len(self._records) != self.tokens // RECORD + 1:
             raise ValueError(f"{directory}: the index does not match the records")
         dtype = self._records.dataset_info.features["tokens"].np_dtype
@@ -249,8 +269,9 @@ class Store:
         self._record = np.full(slots, -1, np.int64)  # the record in a slot
         self._used = np.zeros(slots, np.int64)  # the request that last used a slot, by number
         self._clock = 0
-        self._lock = threading.Lock()
-        self._ends = np.cumsum(self._records.dataset_info.splits[split].shard_lengths)
+        self._lock = threading.Condition()
+        self._reading: set[int] = set()  # records that a thread is about to put into the cache
+        self._ends = np.cumsum(shard_lengths)
         self._damaged, self._budget = set(), damaged_records
         self._header: bytes | None = None  # of the records that `_decode` has seen
 
@@ -290,43 +311,55 @@ class Store:
         return rows
 
     def _slots_of(self, record: np.ndarray) -> np.ndarray | None:
-        """Returns the slots of these records in the cache. Reads missing ones in place of the least recently used ones;
-        None if the cache is too small for all of them."""
-        self._clock += 1
-        slots = self._slot[record]
-        absent = slots < 0
-        if not absent.any():
-            self._used[slots] = self._clock
-            return slots
-        self._used[slots[~absent]] = self._clock
-        missing = np.unique(record[absent])
-        if len(missing) > len(self._used):
+        """Returns the slots of these records in the cache. Reads missing ones in place of the least recently used ones,
+        meanwhile without the lock; None if they are more than half of the cache, as another thread needs the rest."""
+        if len(np.unique(record)) > max(1, len(self._used) // 2):
             return None
+        while True:
+            self._clock += 1
+            slots = self._slot[record]
+            absent = slots < 0
+            self._used[slots[~absent]] = self._clock
+            missing = set(record[absent].tolist())
+            if not missing:
+                return slots
+            if here := missing - self._reading:
+                self._insert(np.array(sorted(here)))
+            else:
+                self._lock.wait()
+
+    def _insert(self, missing: np.ndarray) -> None:
+        """Reads records into the cache. Holds the lock at the beginning and at the end."""
+        self._reading.update(missing.tolist())
+        self._lock.release()
+        try:
+            records = self._read(missing)
+        finally:
+            self._lock.acquire()
+            self._reading.difference_update(missing.tolist())
+            self._lock.notify_all()
         free = np.argpartition(self._used, len(missing) - 1)[: len(missing)]
-        if self._used[free].max() == self._clock:
-            return None
-        records = self._read(missing)
         evicted = self._record[free]
         self._slot[evicted[evicted >= 0]] = -1
         self._cache[free] = records
         self._slot[missing], self._record[free], self._used[free] = free, missing, self._clock
-        return self._slot[record]
 
     def _read(self, records: np.ndarray) -> list[np.ndarray]:
         if self._damaged.isdisjoint(records.tolist()):
             try:
-                return [self._decode(record, encoded) for record, encoded in zip(
-                    records.tolist(), self._records.data_source.__getitems__(records.tolist()), strict=True)]
+                return [*map(self._decode, self._records.data_source.__getitems__(records.tolist()))]
+            except RunFault:
+                raise
             except Exception:  # readers raise various errors for files that are missing, truncated or damaged
                 log.debug("reading records one by one", exc_info=True)
         return [self._read_one(record) for record in records.tolist()]
 
-    def _decode(self, record: int, encoded: bytes) -> np.ndarray:
+    def _decode(self, encoded: bytes) -> np.ndarray:
         """Decodes the tokens of a record: its last bytes, after a header that TFDS writes. TFDS itself decodes the
         first record and records with another header, which takes ten times as long."""
         size = RECORD * self._cache.itemsize
         if self._header is None or encoded[:-size] != self._header:
-            tokens = self._records.__getitems__([record])[0]["tokens"]
+            tokens = self._records.dataset_info.features.deserialize_example_np(encoded)["tokens"]
             self._header = encoded[:-size] if encoded[-size:] == tokens.tobytes() else None
             return tokens
         return np.frombuffer(encoded, self._cache.dtype, offset=len(encoded) - size)
@@ -336,8 +369,11 @@ class Store:
         if record not in self._damaged:
             try:
                 return self._records.__getitems__([record])[0]["tokens"]
+            except RunFault:
+                raise
             except Exception as error:
-                self._allow(record, error)
+                with self._lock:
+                    self._allow(record, error)
         return np.full(RECORD, self.vocabulary.specials["unk"], self._cache.dtype)
 
     def _allow(self, record: int, error: Exception) -> None:
@@ -346,11 +382,13 @@ class Store:
         reason = "its checksum differs" if "NoneType" in reason else reason  # for which the readers return None
         shard = int(np.searchsorted(self._ends, record, side="right"))
         within = record - (int(self._ends[shard - 1]) if shard else 0)
-        message = f"record {within:,} of {self.directory / shard_name(self.split, shard)} is damaged ({reason})"
+        message = f"record {within:,} of {self.address}/{shard_name(self.split, shard)} is damaged ({reason})"
         if len(self._damaged) == self._budget:
             folder = self.directory.parent if (self.directory.parent / "counts.npy").exists() else self.directory
-            raise RunFault(f"{message}, and data.damaged_records is {self._budget}; delete {folder}, and the next run "
-                           "builds it again, or set --config.data.damaged_records to the number of records of a split "
-                           "that may be read as unknown words")
+            fix = ("copy the store there again" if self.address != self.directory else
+                   f"delete {folder}, and the next run builds it again")
+            raise RunFault(f"{message}, and data.damaged_records is {self._budget}; {fix}, or set "
+                           "--config.data.damaged_records to the number of records of a split that may be read as "
+                           "unknown words")
         self._damaged.add(record)
         log.warning("%s; its %s tokens are read as unknown", message, f"{RECORD:,}")
