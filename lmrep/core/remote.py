@@ -179,6 +179,11 @@ class Store:
         paths = self._system.find(f"{self._top}/{folder}".rstrip("/"))
         return sorted(self._relative(path) for path in paths)
 
+    def sizes(self) -> dict[str, int]:
+        """Returns {name: size} of all files. Raises UserError as `inside`."""
+        self._system.invalidate_cache()
+        return {self._relative(path): info["size"] for path, info in self._system.find(self._top, detail=True).items()}
+
     def details(self) -> dict[str, tuple[int, str]]:
         """Returns {name: (size, checksum)} of the files directly in the directory; "." is the file at `url` itself.
         Checksums are those of `checksum`."""

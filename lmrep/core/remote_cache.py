@@ -100,21 +100,22 @@ def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[
     url, target = f"{base}/{name}", local_data_dir(data_dir) / (f"{name}.index" if left else name)
     store = remote.Store(url, "--data_dir", "gs://bucket/data")
     with remote.user_errors(url):
-        names = store.names()
-        content = store.read(MANIFEST)
+        sizes, content = store.sizes(), store.read(MANIFEST)
     if content is None:
         progress(f"{url} does not exist or has no {MANIFEST}; preparing the data on this machine, in "
                  f"{local_data_dir(data_dir) / name}")
         return ""
     try:
-        for missing in sorted(parse_manifest(content)["files"].keys() - set(names)):
-            raise Damaged(f"{missing} is missing")
+        for file, (size, _) in parse_manifest(content)["files"].items():
+            if sizes.get(file) != size:
+                raise Damaged(f"{file} has {sizes[file]} bytes instead of {size}" if file in sizes else
+                              f"{file} is missing")
         if not sealed_cache.find_damage(target, left) and (target / MANIFEST).read_bytes() == content:
             return url
         progress(f"downloading {f'the index of {url}' if left else url}")
         if target.exists():
             sealed_cache.remove(target, "the index")
-        names = [name for name in names if not fnmatch.fnmatchcase(name, left)]
+        names = [name for name in sizes if not fnmatch.fnmatchcase(name, left)]
         with atomic_directory(target, keep_existing=True) as temporary:
             with remote.user_errors(url):
                 remote.transfer(lambda name: store.download(name, temporary / name), names)

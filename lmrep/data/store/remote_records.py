@@ -119,9 +119,11 @@ class RemoteRecords:
             try:
                 last = (size - 1) // BLOCK * BLOCK
                 index = _varints(_chunk(end[last - begin:], last)[0])[1]
-                if index < begin:
+                if 0 <= index < begin:
                     end, begin = self._read([(name, index, begin)])[0] + end, index
                 bounds = np.append(_positions(end[index - begin:], index, count), index)
+                if bounds[0] < 0 or bounds[-1] > size or (np.diff(bounds) <= 0).any():
+                    raise ValueError("positions that do not ascend")
             except RunFault:
                 raise
             except Exception as error:  # of any type, as the bytes may be any
