@@ -58,14 +58,15 @@ setup(
         "array-record>=0.8",
         "tokenizers>=0.22",
         "sentencepiece>=0.2.3",
-        "protobuf>=4.22",  # for what sentencepiece does not say about a model; tensorflow-datasets needs it, too
+        # for what sentencepiece does not say about a model; tensorflow-metadata needs this version without declaring it
+        "protobuf>=6.31.1",
         "safetensors>=0.6",
         "tensorboardX>=2.6",
         "rich>=14",
         "jinja2>=3.1",
         "shtab>=1.13",
         "numpy>=2",
-        "scipy>=1.13",
+        "scipy>=1.14",
         "scikit-learn>=1.5",
         "seqeval>=1.2.2",
         "sacrebleu>=2.4,<3",
@@ -100,6 +101,7 @@ setup(
     classifiers=[
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

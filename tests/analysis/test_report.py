@@ -215,7 +215,7 @@ def runs_of_seeds(data, accuracies, **changes):
     """Runs that differ in their seed, and of each the last validation accuracy."""
     def run(seed, accuracy):
         experiment = experiments.parse({**dataclasses.asdict(data.experiment), **changes, "seed": seed})
-        line = {"step": 12, "loss": 1.0, "mlm_accuracy": accuracy, "mlm_loss": 2.0, "most_frequent_accuracy": 0.1}
+        line = {"step": 12, "loss": 1.0, "mlm_accuracy": accuracy, "mlm_loss": 2 + accuracy, "most_frequent_accuracy": 0.1}
         return dataclasses.replace(data, label=f"seed{seed}", experiment=experiment, validation=[line],
                                    stages=experiments.resolve_stages(experiment))
     return [run(seed, accuracy) for seed, accuracy in enumerate(accuracies)]
@@ -227,6 +227,7 @@ def test_runs_that_differ_only_in_seed_form_a_group(data):
     assert [[run.experiment.seed for run in group] for group in groups] == [[0, 1], [0]]
     cells = metrics.comparison(groups)["Masked-LM accuracy"]
     assert cells[0].text == "35.00% ± 7.07% (n = 2)" and cells[1].text == "36.00%" and cells[1].best
+    assert metrics.comparison(groups)["Masked-LM loss"][0].text == "2.35 ± 0.07 (n = 2)"
     assert len(metrics.group_by_seed([runs[0], runs[0]])) == 2  # a repetition is no other seed
 
 

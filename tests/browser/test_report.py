@@ -6,12 +6,14 @@ and paper.
 
 import json
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 from playwright import sync_api
 
 import lmrep
 from lmrep.analysis import report
+from lmrep.storage.workdir import write_config
 from tests import small
 
 WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 380, "height": 800}
@@ -149,3 +151,37 @@ def test_checkpoints_are_drawn_on_either_axis(visit):
     assert figure.locator("circle").count() == 8
     figure.locator("svg").hover()
     assert figure.locator("output").inner_text().startswith("at ") and "one " in figure.locator("output").inner_text()
+
+
+def test_seeds_are_a_band_and_a_figure_is_saved_as_svg(open_page, path, tmp_path):
+    """Two runs that differ in their seed: a mean within a band. The saved file needs nothing of the page."""
+    for seed in (0, 1):
+        workdir = shutil.copytree(path.parent / "one", tmp_path / f"seed{seed}", ignore=shutil.ignore_patterns(".lock"))
+        record = json.loads((workdir / "config.json").read_text())
+        record["config"]["seed"] = seed
+        write_config(workdir, record)
+        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        (workdir / "metrics.jsonl").write_text("".join(
+            json.dumps(line | {"mlm_loss": line["mlm_loss"] + seed}) + "\n" for line in lines))
+    page = open_page(report.write([tmp_path / "seed0", tmp_path / "seed1"], tmp_path / "report.html",
+                                  data_dir=path.parent / "data"), WIDE)
+    figure = page.locator("figure[data-metric=mlm_loss]:not([data-axis])")
+    assert figure.locator("path.band").count() == figure.locator("path.validation").count() == 1
+    figure.locator("svg").hover(position={"x": 200, "y": 60})
+    assert "mean of 2 seeds" in figure.locator("output").inner_text()
+    with page.expect_download() as download:
+        figure.get_by_role("button", name="SVG").click()
+    download.value.save_as(tmp_path / "figure.svg")
+    saved = ElementTree.parse(tmp_path / "figure.svg").getroot()
+    assert saved.tag.endswith("svg") and download.value.suggested_filename.endswith(".svg")
+    styles = {node.get("class"): node.get("style", "") for node in saved.iter()}
+    assert "rgb(" in styles["validation"] and "fill-opacity: 0.18" in styles["band"] and "cursor" not in styles
+
+
+def test_one_point_is_a_number(open_page, path, tmp_path):
+    workdir = shutil.copytree(path.parent / "one", tmp_path / "one", ignore=shutil.ignore_patterns(".lock"))
+    lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (workdir / "metrics.jsonl").write_text(next(line for line in lines if '"validation"' in line))
+    page = open_page(report.write([workdir], data_dir=path.parent / "data"), WIDE)
+    plot = page.locator("figure[data-metric=mlm_loss]:not([data-axis]) .plot")
+    assert " at 0 steps" in plot.inner_text() and plot.locator("svg").count() == 0

@@ -196,8 +196,11 @@ def _cells(groups: Groups, name: str, metric: Metric) -> list[Cell]:
         if mean is None:
             cells.append(Cell(""))
             continue
-        text = f"{mean:{metric.format}}" + (
-            f" ± {statistics.stdev(v.values()):{metric.format}} (n = {len(v)})" if len(v) > 1 else "")
+        text = f"{mean:{metric.format}}"
+        if len(v) > 1:  # with as many decimals as the mean
+            decimals, kind = len(text.rstrip("%").partition(".")[2]), "%" if text.endswith("%") else "f"
+            deviation = statistics.stdev(v.values())
+            text += f" ± {deviation:{metric.format if 'e' in text else f'.{decimals}{kind}'}} (n = {len(v)})"
         notes = {True: "", False: "no difference found", None: "too few pairs of seeds" if several else ""}
         note = "" if mean == best else notes[paired.differ(v, leader, len(known) - 1)]
         cells.append(Cell(text, len(known) > 1 and mean == best, note))

@@ -56,9 +56,10 @@
   }
 
   // Curves: data-lines and data-baselines of a figure map runs to metrics. Figures have the same controls; those with
-  // data-axis have that axis, logarithmic, and show validation alone. data-series of a figure are its lines.
+  // data-axis have that axis, logarithmic, and show validation alone. data-series of a figure are its lines. Runs of a
+  // group differ in their seed alone: their validations are drawn as a mean and a band of a standard deviation.
   function lines(metrics, axis, logX, logY, splits) {
-    const curves = [];
+    const curves = [], groups = new Map();
     data.runs.forEach((run, i) => {
       for (const split of splits) {
         const x = run[split].step.length ? run[split][axis] : [], y = run[split][metrics[i]];
@@ -69,10 +70,27 @@
         });
         const validation = split === "validation";
         const label = (data.runs.length > 1 ? `${run.label} ` : "") + (validation ? "validation " : "");
-        if (points.length) curves.push({ label, stroke: color(i), split: validation ? split : "train", points });
+        if (!points.length) continue;
+        const curve = { label, stroke: color(run.group), split: validation ? split : "train", points };
+        if (validation) groups.set(run.group, [...(groups.get(run.group) ?? []), curve]);
+        else curves.push(curve);
       }
     });
-    return curves;
+    return [...curves, ...[...groups.values()].map((group) => (group.length > 1 ? band(group) : group[0]))];
+  }
+
+  function band(curves) {
+    const at = new Map();
+    for (const curve of curves) for (const [x, y] of curve.points) at.set(x, [...(at.get(x) ?? []), y]);
+    const points = [], low = [], high = [];
+    for (const [x, values] of [...at].filter(([, values]) => values.length === curves.length).sort((a, b) => a[0] - b[0])) {
+      const mean = values.reduce((sum, value) => sum + value) / values.length;
+      const deviation = Math.sqrt(values.reduce((sum, v) => sum + (v - mean) ** 2, 0) / (values.length - 1));
+      points.push([x, mean]);
+      low.push([x, mean - deviation]);
+      high.push([x, mean + deviation]);
+    }
+    return points.length ? { ...curves[0], label: `mean of ${curves.length} seeds `, points, low, high } : curves[0];
   }
 
   function series(text, logX) {
@@ -91,9 +109,16 @@
     const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
     const [left, right, top, bottom] = [46, 12, 10, 34];
     plot.textContent = "";
+    $("button", figure)?.remove();
     if (!shown.length) { plot.textContent = `Not known by ${named}.`; return; }
+    if (shown.every((line) => line.points.length < 2)) { // nothing to draw
+      plot.textContent = shown.map(({ label, points: [[x, y]] }) => `${label}${short(y, percent)} at ${short(x)} ${named}`)
+        .join(" · ");
+      return;
+    }
     const base = fixed ? [] : lines(JSON.parse(figure.dataset.baselines), axis, logX, logY, ["validation"]);
-    const all = [...shown, ...base].flatMap((line) => line.points);
+    const all = [...shown, ...base].flatMap((line) => [...line.points, ...(line.low ?? []), ...(line.high ?? [])])
+      .filter(([, y]) => !logY || y > 0);
     const span = (values, log) => {
       let low = Infinity, high = -Infinity;
       for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
@@ -126,6 +151,9 @@
     const path = (points) => points.map(point).join("");
     for (const line of base) svg("path", { class: "base", d: path(line.points) }, root);
     for (const line of shown) {
+      if (line.low?.every(([, y]) => !logY || y > 0)) {
+        svg("path", { class: "band", d: path([...line.high, ...line.low.toReversed()]), style: `fill:${line.stroke}` }, root);
+      }
       svg("path", { class: line.split, d: path(line.points), style: `stroke:${line.stroke}` }, root);
       if (line.split === "validation" && line.points.length < 60) {
         for (const [x, y] of line.points) {
@@ -154,6 +182,27 @@
       cursor.setAttribute("visibility", "hidden");
       output.textContent = "";
     });
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: "SVG",
+      title: "save this figure as SVG" });
+    button.addEventListener("click", () => save(root, $("h3", figure).textContent));
+    $("h3", figure).after(button);
+  }
+
+  // Saves a figure as a file of its own, with the styles of the page written into its elements.
+  function save(root, title) {
+    const copy = root.cloneNode(true), parts = $$("*", root);
+    $$("*", copy).forEach((node, i) => {
+      const style = getComputedStyle(parts[i]);
+      for (const name of ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font"]) {
+        node.style.setProperty(name, style.getPropertyValue(name));
+      }
+    });
+    $(".cursor", copy).remove();
+    copy.setAttribute("xmlns", namespace);
+    const [, , width, height] = root.getAttribute("viewBox").split(" ");
+    for (const [name, value] of [["width", width], ["height", height]]) copy.setAttribute(name, value);
+    Object.assign(document.createElement("a"), { download: `${title}.svg`,
+      href: `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}` }).click();
   }
 
   const figures = $$("figure[data-metric]");

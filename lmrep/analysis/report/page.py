@@ -61,8 +61,11 @@ def render_plan(record: Mapping[str, Any]) -> str:
 def render(runs: Sequence[RunData]) -> str:
     """Returns the HTML of the page."""
     labelled, over_steps = [run for run in runs if run.results is not None], dynamics.charts(runs)
+    labels = [run.label for run in runs]
+    groups = {run.label: labels.index(group[0].label) for group in metrics.group_by_seed(runs) for run in group}
     return environment().get_template("page.html.j2").render(
-        runs=runs, labels=[run.label for run in runs], several=len(runs) > 1, merged=merged,
+        runs=runs, labels=labels, groups=groups,
+        groups_of_seeds=len({*groups.values()}) < len(runs), several=len(runs) > 1, merged=merged,
         labelled=labelled, all_labelled=len(labelled) == len(runs), baselines=" or ".join(dict.fromkeys(
             judgement.against for run in runs for judgement in metrics.judged(run).values()
             if judgement.metric.baseline)),
@@ -79,7 +82,8 @@ def render(runs: Sequence[RunData]) -> str:
         compute=compute.rows(runs), compute_charts=compute.charts(runs),
         script=text_of("page.js"), version=metadata.version("lmrep"),
         written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
-            "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
+            "runs": [{"label": run.label, "group": groups[run.label],
+                      **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
             "attention": [attention for run in runs for attention in run.predictions.attention]})
 
 
