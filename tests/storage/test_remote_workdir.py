@@ -15,13 +15,13 @@ import pytest
 
 import lmrep
 from lmrep import doctor
-from lmrep.core import remote
+from lmrep.core import object_store, remote
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.files import seal, signed
 from lmrep.core.params import unflatten
 from lmrep.inference import load
 from lmrep.interop import init_from
-from lmrep.storage import lease, orbax, remote_workdir, shards
+from lmrep.storage import lease, orbax, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import small, started
@@ -226,7 +226,7 @@ def test_store_that_refuses_for_a_while_delays_the_run(home, monkeypatch, caplog
 
 
 def test_fsspec_writes_where_tensorstore_cannot(machine, monkeypatch, caplog):
-    monkeypatch.setattr(shards, "native", lambda store: {"driver": "file", "path": "/dev/null/"})
+    monkeypatch.setattr(object_store, "native", lambda store: {"driver": "file", "path": "/dev/null/"})
     with remote_workdir.training(URL) as run:
         checkpoints = run.checkpoints(run.directory / "checkpoints")
         checkpoints.clean()
