@@ -1,11 +1,12 @@
-"""The commands and the Python blocks of README.md, docs/ and launch/README.md."""
+"""The commands and the Python blocks of README.md, docs/ and launch/README.md. Tutorials have `test_learn.py`."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "launch/README.md"]
+TUTORIALS = sorted((ROOT / "docs/learn").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {*TUTORIALS}), ROOT / "launch/README.md"]
 
 
 class Block(NamedTuple):
@@ -70,6 +71,10 @@ def tables() -> list[Table]:
 
 def commands() -> list[tuple[Block, str]]:
     """(block, command) of every line of a shell block; a continued line is one command, `&&` stands between two."""
-    return [(block, command.strip()) for block in blocks("sh")
-            for line in re.sub(r"\\\n\s*", "", block.text).splitlines() for command in line.split(" && ")
+    return [(block, command) for block in blocks("sh") for command in lines(block.text)]
+
+
+def lines(text: str) -> list[str]:
+    """The commands of a shell block."""
+    return [command.strip() for line in re.sub(r"\\\n\s*", "", text).splitlines() for command in line.split(" && ")
             if command.strip()]
