@@ -215,7 +215,8 @@ def runs_of_seeds(data, accuracies, **changes):
     """Runs that differ in their seed, and of each the last validation accuracy."""
     def run(seed, accuracy):
         experiment = experiments.parse({**dataclasses.asdict(data.experiment), **changes, "seed": seed})
-        line = {"step": 12, "loss": 1.0, "mlm_accuracy": accuracy, "mlm_loss": 2 + accuracy, "most_frequent_accuracy": 0.1}
+        line = {"step": 12, "loss": 1.0, "mlm_accuracy": accuracy, "mlm_loss": 2 + accuracy,
+                "most_frequent_accuracy": 0.1}
         return dataclasses.replace(data, label=f"seed{seed}", experiment=experiment, validation=[line],
                                    stages=experiments.resolve_stages(experiment))
     return [run(seed, accuracy) for seed, accuracy in enumerate(accuracies)]

@@ -43,7 +43,8 @@ def environment() -> jinja2.Environment:
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.globals |= {"prose": prose, "heads": heads, "probes": probes, "plans": plans, "css": text_of("page.css")}
+    environment.globals |= {"prose": prose, "heads": heads, "probes": probes, "plans": plans,
+                            "css": text_of("page.css")}
     environment.filters |= {"percent": prose.percent, "byte_size": byte_size}
     return environment
 
