@@ -24,6 +24,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import os
 import pathlib
 import resource
 import shutil
@@ -98,7 +99,8 @@ def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir:
         progress(f"the token store {directory} is damaged: {damage}; building it again")
         if remote.as_url(data_dir):
             remove_damaged(directory)
-    url = damage and remote_cache.download_sealed(data_dir, directory.name, progress, token_store.RECORDS)
+    left = token_store.RECORDS if hasattr(os, "memfd_create") else ""  # `remote_records` needs Linux
+    url = damage and remote_cache.download_sealed(data_dir, directory.name, progress, left)
     if damage and not url:
         progress(f"reading {corpus.description}; sentences {described}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
@@ -111,7 +113,7 @@ def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir:
                 remove_damaged(directory)
                 _build(directory, content, corpus, survey, tokenizer, loaded, data.sentences == "line", progress)
                 find_damage(directory)
-    return dataclasses.replace(_open(directory, content, data.damaged_records, url), sentences=described)
+    return dataclasses.replace(_open(directory, content, data.damaged_records, left and url), sentences=described)
 
 
 def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corpora.Config, str]:
