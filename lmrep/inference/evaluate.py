@@ -146,7 +146,7 @@ def measure(
         users = " or ".join(other for other, names in TAKES.items() if surplus[0] in names)
         raise UserError(f"{surplus[0]} is {given[surplus[0]]}, " + (
             f"and {what} is {given[what]}, which does not use it; leave one out" if what else
-            f"which is for {users}; give this too, or leave it out"))
+            f"which is used with {users} alone; give {users} too, or leave it out"))
     if pairs:
         return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model)
     if suite:

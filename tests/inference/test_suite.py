@@ -312,7 +312,7 @@ def test_predictions_have_the_form_and_the_folders_of_the_pipeline(home, tmp_pat
     assert [math.isnan(row["prev_pred"]) for row in reading] == [text is None for text in words.previous]
     stored = json.loads((home / "causal/eval.json").read_text())["tasks"]
     assert "predictions" not in json.dumps(stored)
-    with pytest.raises(UserError, match="give a suite too"):
+    with pytest.raises(UserError, match="give suite too"):
         lmrep.evaluate(home / "causal", predictions=tmp_path / "out")
     answer = small.command("evaluate", f"--workdir={home}/causal", f"--suite={tmp_path}/full", "--checkpoints=all",
                            f"--predictions={tmp_path}/out")
