@@ -162,7 +162,8 @@ def test_seeds_are_a_band_and_a_figure_is_saved_as_svg(open_page, path, tmp_path
         write_config(workdir, record)
         lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
         (workdir / "metrics.jsonl").write_text("".join(
-            json.dumps(line | {"mlm_loss": line["mlm_loss"] + seed}) + "\n" for line in lines))
+            json.dumps(line | {"mlm_loss": line["mlm_loss"] + seed} | (
+                {"tokens": line["tokens"] + seed} if "tokens" in line else {})) + "\n" for line in lines))
     page = open_page(report.write([tmp_path / "seed0", tmp_path / "seed1"], tmp_path / "report.html",
                                   data_dir=path.parent / "data"), WIDE)
     figure = page.locator("figure[data-metric=mlm_loss]:not([data-axis])")
@@ -175,6 +176,8 @@ def test_seeds_are_a_band_and_a_figure_is_saved_as_svg(open_page, path, tmp_path
     saved = ElementTree.parse(tmp_path / "figure.svg").getroot()
     assert saved.tag.endswith("svg") and download.value.suggested_filename.endswith(".svg")
     styles = {node.get("class"): node.get("style", "") for node in saved.iter()}
+    page.locator("input[value=tokens]").check()  # of which the seeds have other numbers: both are shown
+    assert figure.locator("path.validation").count() == 2
     assert "rgb(" in styles["validation"] and "fill-opacity: 0.18" in styles["band"] and "cursor" not in styles
 
 

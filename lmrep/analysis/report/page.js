@@ -76,7 +76,7 @@
         else curves.push(curve);
       }
     });
-    return [...curves, ...[...groups.values()].map((group) => (group.length > 1 ? band(group) : group[0]))];
+    return [...curves, ...[...groups.values()].flatMap((group) => (group.length > 1 ? band(group) : group))];
   }
 
   function band(curves) {
@@ -90,7 +90,9 @@
       low.push([x, mean - deviation]);
       high.push([x, mean + deviation]);
     }
-    return points.length ? { ...curves[0], label: `mean of ${curves.length} seeds `, points, low, high } : curves[0];
+    // Seeds that were validated at other places, such as other numbers of tokens, have curves of their own.
+    const same = points.length === Math.max(...curves.map((curve) => curve.points.length));
+    return same ? [{ ...curves[0], label: `mean of ${curves.length} seeds `, points, low, high }] : curves;
   }
 
   function series(text, logX) {
