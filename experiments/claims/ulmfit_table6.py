@@ -8,7 +8,7 @@ this, 5.86 with it, 5.55 with discriminative rates, and 5.00 with slanted triang
 they are 6.38, 6.54, 6.36 and 5.69.
 
 The miniature is `ulmfit.py:size=tiny`, whose language model reads the documentation of Python, and then the reviews of
-the training set; the classifier reads 64 words of a review.
+the training set; the classifier reads 64 words of a review. All rows are measured on 2,500 reviews of the test set.
 
 Data: the documentation that comes with Python, and the folder aclImdb in the current directory (Maas et al., 2011), or
 --config.NAME.data.train=FILE and --config.NAME.data.validation=FILE for each row NAME, and
@@ -27,9 +27,10 @@ TARGETS = {  # row: (title, choices of the language model's fine-tuning, publish
 
 def get_claim(scale="miniature"):
     """The claim at a scale."""
-    size, fields, second, changes = at_scale(
-        scale, miniature=("size=tiny,", {"steps": 1000}, {"steps": 500}, {"epochs": 1.0, "length": 64}),
-        single=("", {"steps": 115_000}, {"steps": 20_000}, {"epochs": 10.0}), paper=("", {}, {}, {}))
+    size, fields, second, changes, evaluated = at_scale(
+        scale, miniature=("size=tiny,", {"steps": 500}, {"steps": 300},
+                          {"epochs": 1.0, "length": 64, "evaluation.examples": 2500}, {"examples": "2500"}),
+        single=("", {"steps": 115_000}, {"steps": 20_000}, {"epochs": 10.0}, {}), paper=("", {}, {}, {}, {}))
     general, target = "" if scale == "miniature" else "data=files", f"ulmfit.py:{size}stage=target,data=files,init="
     texts = {"data.files": "aclImdb/train/[pnu]*/*.txt", "data.documents": "file"}
     classifier = "tasks/ulmfit.py:task=imdb,data=aclImdb,init="
@@ -44,5 +45,5 @@ def get_claim(scale="miniature"):
             for name, (_, choices, _) in TARGETS.items()} | {"none": (f"{classifier}{{general}}", changes)} | {
             name: (f"{classifier}{{target_{name}}}", changes) for name in TARGETS},
         rows=rows, published="error on IMDb, in %",
-        measure=Measure("error, %", "accuracy", {}, lambda accuracy: 100 - 100 * accuracy),
+        measure=Measure("error, %", "accuracy", evaluated, lambda accuracy: 100 - 100 * accuracy),
         cost="two and a half hours on one core, by its first steps, with the files of IMDb")

@@ -14,7 +14,7 @@ from lmrep.data.store import prepare, token_store
 from lmrep.data.store.beam import build, workers
 from lmrep.data.store.beam import runner as runners
 from lmrep.data.store.beam.runner import PROCESSES, Runner
-from tests.data.test_prepare import SETTINGS, texts
+from tests.data.test_prepare import SETTINGS, content, texts
 from tests.data.test_prepare_resumed import on_disk
 from tests.storage.emulators import GoogleCloudStorage, started
 
@@ -182,7 +182,9 @@ def test_a_tfds_dataset_that_is_a_pipeline_is_prepared_first_and_may_be_in_a_sto
     assert url == f"gs://bucket/data/{local.directory.name}"
     messages = []
     opened = prepare.prepare_corpus(data, SETTINGS, "gs://bucket/data", messages.append)
-    assert messages == [f"downloading {url}"] and on_disk(opened.directory) == on_disk(local.directory)
+    assert messages == [f"downloading the index of {url}"] and content(opened) == content(local)
+    stored = remote.Store(url, "", "")
+    assert {name: stored.read(name) for name in stored.names()} == on_disk(local.directory)
     assert not [name for name in remote.Store("gs://bucket/data", "", "").names() if ".beam" in name]
     server.stop()
 
