@@ -35,7 +35,7 @@ class BuildWithPages(build_py):
 
 setup(
     name="lmrep",
-    version="0.1.0",
+    version="0.2.0",
     description="Pretraining contextual language representations in JAX: one trainer, one flag per choice.",
     long_description=README.read_text(encoding="utf8"),
     long_description_content_type="text/markdown",

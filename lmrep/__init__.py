@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lmrep.core.errors import RunFault, UserError
     from lmrep.sweeps.sweep import sweep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _MODULES = {"RunFault": "lmrep.core.errors", "UserError": "lmrep.core.errors", "push": "lmrep.analysis.publish",
             "sweep": "lmrep.sweeps.sweep"}
 __all__ = ["RunFault", "UserError", "convert", "embed", "evaluate", "inspect", "load", "push", "report", "save",
