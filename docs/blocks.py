@@ -5,6 +5,7 @@
 | source | `lmrep/objectives/causal.py:prepare`, and perhaps `from: TEXT` and `to: TEXT` | the code of a function, class or table without its docstring, or its lines from the first that has one text to the next that has the other |
 | results | `roberta_table1`, a claim | its verdicts and figures in this repository |
 | picture | `causal`, a file of docs/masks without its ending | the picture; those of a block stand side by side where there is room |
+| meshes | `2x2x2`, a mesh | which part of the batch and of parameters each of its devices holds, by the sharding rules |
 | packages | nothing | which package imports which, drawn from the code, and what each is |
 | math | LaTeX | the formula in MathML, as $`LaTeX`$ in a line of text |
 """  # noqa: E501
@@ -12,16 +13,20 @@
 import ast
 import functools
 import html
+import itertools
 import re
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+from jax.sharding import AbstractMesh
 from latex2mathml import converter
 from mkdocs.exceptions import PluginError
 
 import lmrep
 from lmrep.claims import claim, results
+from lmrep.core.sharding import abstract_mesh, partition_spec
+from lmrep.models import MODELS
 
 PACKAGE, PICTURES = Path(lmrep.__file__).parents[1], Path(__file__).parent / "masks"
 BOX = 110  # pixels, the width of a package
@@ -124,6 +129,51 @@ def picture(block: str, root: str) -> str:
     return '<div class="masks">' + "".join(file.read_text(encoding="utf8").strip() for file in files) + "</div>"
 
 
+def meshes(block: str, root: str) -> str:
+    """Draws the parts of arrays with the numbers of the devices that hold them; those of device 0 are filled."""
+    network = MODELS["transformer"]
+    layers = (specs := network.build(network.config(**network.tiny | {"vocab": 1024})).specs)["layers"]
+    arrays = {"batch [b, t]": (("batch", "length"), (64, 128)), **{
+        name: (spec.axes[-2:], spec.shape[-2:])
+        for name, spec in {"token table [v, d]": specs["embedding"]["token"],
+                           "queries [d, h k]": layers["attention"]["query"]["kernel"],
+                           "feed-forward, in [d, f]": layers["mlp"]["in"]["kernel"],
+                           "feed-forward, out [f, d]": layers["mlp"]["out"]["kernel"]}.items()}}
+    width, height, lines = 120, 88, []
+    for column, (name, (axes, shape)) in enumerate(arrays.items()):
+        left = 56 + 140 * column
+        lines.append(_text(left + width / 2, 12, name))
+        for row, sizes in enumerate(block.split()):
+            top, parts = 22 + 100 * row, _parts(mesh := abstract_mesh([*map(int, sizes.split("x"))]), axes, shape)
+            lines += [_text(22, top + height / 2, sizes)] * (not column)
+            rows, columns = (last + 1 for last in max(parts))
+            w, h = width / columns, height / rows
+            for (i, j), devices in parts.items():
+                numbers = "all" if len(devices) == mesh.size else " ".join(map(str, devices))
+                lines.append(f'<rect class="{"held" if 0 in devices else "other"}" x="{left + j * w:.1f}" '
+                             f'y="{top + i * h:.1f}" width="{w:.1f}" height="{h:.1f}"/>' + _text(
+                                 left + (j + .5) * w, top + (i + .5) * h + 3.3, numbers))
+    right, bottom = 56 + 140 * len(arrays), 22 + 100 * len(block.split())
+    return (f'<div class="figure"><svg class="meshes" xmlns="http://www.w3.org/2000/svg" width="{right}" '
+            f'viewBox="0 0 {right} {bottom}" role="img" aria-label="which device holds which part of batch and '
+            f'parameters">{"".join(lines)}</svg></div>')
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}">{text}</text>'
+
+
+def _parts(mesh: AbstractMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> dict[tuple[int, ...], list[int]]:
+    """Returns the devices that hold each part of an array, by the position of the part."""
+    names = [(entry,) if isinstance(entry, str) else entry or () for entry in partition_spec(axes, shape, mesh)]
+    parts = {}
+    for device, at in enumerate(itertools.product(*map(range, mesh.axis_sizes))):
+        at = dict(zip(mesh.axis_names, at, strict=True))
+        place = tuple(functools.reduce(lambda i, name: i * mesh.shape[name] + at[name], dim, 0) for dim in names)
+        parts.setdefault(place, []).append(device)
+    return parts
+
+
 def packages(block: str, root: str) -> str:
     """Draws the packages as rows, each above those that it imports when it is loaded; an arrow that follows from others
     is left out. A table has the first sentence of each package."""
@@ -180,5 +230,5 @@ def formula(latex: str, display: str = "inline") -> str:
     return converter.convert(latex, display=display)
 
 
-BLOCKS = {"source": source, "results": results_of, "picture": picture, "packages": packages,
-          "math": math}
+BLOCKS = {"source": source, "results": results_of, "picture": picture, "meshes": meshes,
+          "packages": packages, "math": math}

@@ -5,8 +5,10 @@ import html
 import re
 
 import pytest
+from jax.sharding import NamedSharding
 
 from lmrep.config import loading
+from lmrep.core.sharding import abstract_mesh, make_mesh, partition_spec
 from lmrep.experiment import config as experiments
 from lmrep.experiment.resolve import apply_overrides
 from lmrep.interop import student
@@ -25,13 +27,12 @@ def make():
     return loading.load_module(ROOT / "docs/blocks.py")
 
 
-@pytest.mark.parametrize("block", blocks("source", "results", "picture", "packages", "math"),
+@pytest.mark.parametrize("block", blocks("source", "results", "picture", "meshes", "packages", "math"),
                          ids=lambda block: block.name)
 def test_a_block_is_made(block, make):
     made = make.BLOCKS[block.language](block.text, "../")
-    assert {"source": "```python", "results": "../results/claims.md#", "picture": "<svg", "packages": "<svg",
-            "math": "<math"}[
-        block.language] in made
+    assert {"source": "```python", "results": "../results/claims.md#", "picture": "<svg", "meshes": "<svg",
+            "packages": "<svg", "math": "<math"}[block.language] in made
     assert block.language != "math" or "\\" not in html.unescape(made), f"{block.name}: a command of LaTeX is unknown"
     if block.language == "source":
         assert 2 <= len(made.splitlines()) - 2 <= 25, f"{block.name}: shows {len(made.splitlines()) - 2} lines"
@@ -73,6 +74,17 @@ def test_an_excerpt_is_the_code_between_two_lines_without_docstring(make):
     assert whole.startswith("@property\ndef windows") and '"""' not in whole and "global_every" in whole
 
 
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (4, 1, 2), (2, 2, 2), (2, 1, 2, 2)])
+@pytest.mark.parametrize("axes", [("batch", "length"), ("vocab", "embed"), ("embed", "mlp")])
+def test_the_picture_of_a_mesh_has_the_shards_of_jax(axes, sizes, make):
+    mesh, shape, held = make_mesh(*sizes), (8, 16), {}
+    shards = NamedSharding(mesh, partition_spec(axes, shape, mesh)).devices_indices_map(shape)
+    for number, device in enumerate(mesh.devices.flat):
+        held.setdefault(tuple(part.start or 0 for part in shards[device]), []).append(number)
+    parts = make._parts(abstract_mesh(sizes), axes, shape)
+    assert [parts[place] for place in sorted(parts)] == [held[start] for start in sorted(held)]
+
+
 def test_the_table_of_systems_has_the_pages_in_the_order_of_the_menu():
     menu = re.findall(r"field/(\w+\.md)", (ROOT / "mkdocs.yml").read_text())
     index = (ROOT / "docs/field/index.md").read_text()
@@ -84,7 +96,8 @@ def test_a_page_of_the_field_has_all_parts():
     for page in FIELD:
         text = page.read_text()
         assert all(f"```{kind}\n" in text for kind in ("math", "source")), page
-        assert re.search(r"^## Ablations\n.*^\| to get \| use \|\n.*^## In miniature\n", text, re.DOTALL | re.MULTILINE)
+        assert re.search(r"^## \w+ [^\n]*, and ablations\n.*^\| to get \| use \|\n.*^## In miniature\n", text,
+                         re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("use", USES)
