@@ -1,7 +1,8 @@
 """Runs `lmrep <command> ...`: parses the command line, and turns failures into messages and exit codes.
 
 Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted; 143 saved
-and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its traceback. One of several processes exits
+and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its traceback, but for one of a file, such as
+that of a component, that cannot be imported. One of several processes exits
 as `lmrep.distributed.process_group.leave` describes.
 """
 
@@ -212,10 +213,24 @@ def _run_and_report(words: Sequence[str]) -> int:
         if "RESOURCE_EXHAUSTED" in str(error) or "can't start new thread" in str(error):  # XLA's and Python's
             streams.say(f"lmrep: error: the memory is exhausted: {readable(str(error))[:300]}")
             return RunFault.exit_code
+        if place := _import_of(error):
+            streams.say(f"lmrep: error: {place}, cannot be imported: {type(error).__name__}: {readable(str(error))} "
+                        f"({TRACEBACK}=1 shows the traceback)")
+            return UserError.exit_code
         if not process_group.joined():
             raise
         traceback.print_exc()
         return 1
+
+
+def _import_of(error: Exception) -> str:
+    """Returns file and line of the module that fails while Python imports it; "" for other errors, and where the
+    traceback is asked for."""
+    places = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+              if frame.name == "<module>"]
+    if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
+        places.append(f"{error.filename}, line {error.lineno}")
+    return places[-1] if places and not os.environ.get(TRACEBACK) else ""
 
 
 def run(words: Sequence[str]) -> int:

@@ -192,7 +192,7 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
         named.add(name)
         chosen[name] = _parsed(text, default, name)
         if choices and chosen[name] not in choices:
-            expected = ", ".join(map(str, choices))
+            expected = ", ".join(str(choice) for choice in choices if choice != "")
             raise UserError(f"{name} is {text!r}; expected one of {expected}{suggestion(text, choices)}")
     return SimpleNamespace(**chosen)
 

@@ -1,8 +1,10 @@
 """Checks of components, the entries of tables such as `MODELS` and `OBJECTIVES`, and error messages about them."""
 
+import ast
 import contextlib
 import functools
 import inspect
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,12 +37,23 @@ def row(table_row: type[Row]) -> type[Row]:
 
 def component_table(row_type: type[Row], rows: Mapping[str, Row]) -> dict[str, Row]:
     """Makes a table, such as `MODELS`. Raises Broken if an entry is not a `row_type`, such as a module in place of its
-    `.DEFINITION`."""
+    `.DEFINITION`, or the call writes a name twice, of which Python would keep the second."""
+    caller = sys._getframe(1)
+    for name in _repeated(caller.f_code.co_filename, caller.f_lineno):
+        raise Broken(f"{caller.f_code.co_filename} has two rows {name!r}; give yours a name that no other row has")
     for name, entry in rows.items():
         if not isinstance(entry, row_type):
-            raise Broken(f"the row {name!r} in {sys._getframe(1).f_code.co_filename} is a {type(entry).__name__}; "
+            raise Broken(f"the row {name!r} in {caller.f_code.co_filename} is a {type(entry).__name__}; "
                          f"expected {row_type.__name__}, such as {name}.DEFINITION")
     return dict(rows)
+
+
+def _repeated(file: str, line: int) -> list[str]:
+    """Lists the keys that the dict displays at a line of a file have more than once."""
+    displays = [[key.value for key in node.keys if isinstance(key, ast.Constant)]
+                for node in ast.walk(ast.parse("".join(linecache.getlines(file))))
+                if isinstance(node, ast.Dict) and node.lineno <= line <= (node.end_lineno or line)]
+    return [key for keys in displays for i, key in enumerate(keys) if key in keys[:i]]
 
 
 def described(kind: str, name: str, config: Any) -> str:

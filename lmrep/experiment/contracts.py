@@ -41,12 +41,15 @@ TARGETS = "targets"  # a figure of the training step, beside `COMMON`
 
 
 def check_network(name: str, row: ModelDef) -> None:
-    """Checks that the row of a network names fields of its config. Raises UserError."""
+    """Checks that the row of a network names fields of its config, which no other row has. Raises UserError."""
     what, known = described("network", name, row.config), _fields(row.config)
     _check_names(what, "its config lacks the field", ("vocab", "max_length"), known, "")
     _check_names(what, "its row names the field", (
         *row.architecture_fields, *row.evaluation_fields, *row.tiny, *row.encoder,
         *({*row.dropout_fields} - {"dropout"}), *filter(None, [row.carried_field])), known)
+    if others := [other for other, definition in MODELS.items() if definition.config is row.config and other != name]:
+        raise UserError(f"{what}: its row has the config of network {others[0]!r}, by which a network is known; give "
+                        "it one of its own, such as a subclass; correct this component")
 
 
 def build_network(name: str, config: Any, execution: Execution, title: str) -> Model:
@@ -178,6 +181,9 @@ def _check_specs(what: str, specs: Tree) -> None:
     """Raises UserError where a parameter has not one logical axis for each dimension, one that no rule names, which
     would never be sharded, or no values; a table of tokens has none before the vocabulary is known."""
     for path, spec in P.flatten(specs).items():
+        if not isinstance(spec, P.ParamSpec):
+            raise UserError(f"{what}: its parameter {path} is {type_of(spec)}; expected ParamSpec(shape, axes, init); "
+                            "correct this component")
         if len(spec.axes) != len(spec.shape):
             raise UserError(f"{what}: its parameter {path} has shape {spec.shape} and axes {spec.axes}; expected one "
                             "axis, or None, for each dimension; correct this component")

@@ -24,7 +24,7 @@ MODELS: dict[str, ModelDef] = component_table(ModelDef, {
 
 def name_of(config: Any) -> str:
     """Returns the name in `MODELS` of the network that a record configures."""
-    return next(name for name, definition in MODELS.items() if isinstance(config, definition.config))
+    return next(name for name, definition in MODELS.items() if definition.config is type(config))
 
 
 def build(config: Any) -> Model:

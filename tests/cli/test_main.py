@@ -1,6 +1,7 @@
 """The command shell: parsing, help, messages and exit codes."""
 
 import errno
+import importlib
 import subprocess
 import sys
 from importlib import metadata
@@ -155,6 +156,20 @@ def test_errors_show_their_traceback_on_demand(command, capsys, monkeypatch):
     assert shell.main(["try"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("Traceback") and error.endswith("lmrep: error: too small\n")
+
+
+@pytest.mark.parametrize(("code", "problem"), [
+    ("\nimport lmrep.models\nlmrep.models.lstn", "3, cannot be imported: AttributeError: module 'lmrep.models' has"),
+    ("def build(c name):", "1, cannot be imported: SyntaxError: invalid syntax"),
+])
+def test_a_file_that_cannot_be_imported_is_named(command, capsys, tmp_path, monkeypatch, code, problem):
+    file = tmp_path / "broken_component.py"
+    file.write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    command.action = lambda: importlib.import_module("broken_component")
+    assert shell.main(["try"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lmrep: error: {file}, line {problem}") and error.count("\n") == 1
 
 
 def test_bug_keeps_its_traceback(command):

@@ -202,6 +202,9 @@ BROKEN = {
         "it takes the input 'position', which does not exist; correct this component; did you mean 'positions'"),
     "a network with a misspelt context": (
         built(conditions_on=frozenset({"left", "bth"})), "convolution", "'bth', which does not exist"),
+    "a parameter that is its shape": (
+        built(specs={"token": (10, 32)}), "convolution",
+        "its parameter token is (int, int); expected ParamSpec(shape, axes, init)"),
     "a parameter with too few axes": (
         built(specs={"token": ParamSpec((10, 32), ("vocab",))}), "convolution",
         "its parameter token has shape (10, 32) and axes ('vocab',)"),
@@ -217,6 +220,8 @@ BROKEN = {
     "a network's row with another config's field": (
         (MODELS, "convolution", convolution.DEFINITION._replace(evaluation_fields=("memory",))), "convolution",
         "'memory'"),
+    "a network with the config of another": (
+        (MODELS, "conv", convolution.DEFINITION), "convolution", "its row has the config of network 'conv'"),
     "a network's config without max_length": (
         (MODELS, "convolution", convolution.DEFINITION._replace(config=NoLength, tiny={}, architecture_fields=())),
         "convolution", "'max_length'"),
@@ -341,6 +346,11 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
     with pytest.raises(Broken) as refused:
         component_table(ModelDef, {"lstm": MODELS["lstm"], "convolution": entry})
     assert f"the row 'convolution' in {__file__} {problem}" in str(refused.value)
+
+
+def test_a_name_that_two_rows_have_is_refused():
+    with pytest.raises(Broken, match=r"test_broken\.py has two rows 'lstm'; give yours a name that no other row has"):
+        component_table(ModelDef, {"lstm": MODELS["lstm"], "lstm": convolution.DEFINITION})  # noqa: F601
 
 
 @pytest.mark.parametrize(("given", "problem"), [
