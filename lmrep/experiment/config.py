@@ -66,13 +66,18 @@ def default_config(
       optimizer: a recipe of a row of `lmrep.optimizers.OPTIMIZERS`.
       layout: of the mesh, as `parse_mesh` takes it.
     """
+    def defaults(kind: str, name: str, config: type) -> Any:
+        with faults_of(described(kind, name, config), config):
+            return config()
+
     if preset in MODELS:
-        name, network = preset, MODELS[preset].config()
+        name, network = preset, defaults("network", preset, MODELS[preset].config)
     else:
         name, network = choose(PRESETS, preset, "model").model, PRESETS[preset].config
     sections = {"model": (name, network),
-                "objective": (objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
-                "format": (format, choose(ALL_FORMATS, format, "format").config())}
+                "objective": (objective, defaults(
+                    "objective", objective, choose(ALL_OBJECTIVES, objective, "objective").config)),
+                "format": (format, defaults("format", format, choose(ALL_FORMATS, format, "format").config))}
     fields = dataclasses.asdict(record_of({"objective": {"name": objective}})()) | {
         section: {"name": name, **dataclasses.asdict(record)} for section, (name, record) in sections.items()
     } | {"optimizer": dataclasses.asdict(optimizers.recipe(optimizer)), "mesh": parse_mesh(layout)}

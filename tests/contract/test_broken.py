@@ -21,6 +21,7 @@ from lmrep.data.formats.base import Spans
 from lmrep.data.formats.plans import table
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import contracts
+from lmrep.experiment.config import default_config
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Heads, Inputs, ModelDef, NetworkLoss, Output
@@ -97,6 +98,13 @@ class NoDuplicates:
     """A config of the format `endings` that lacks a field."""
 
     tokens: int = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class NoDefault:
+    """A config with a field that has no default."""
+
+    channels: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,6 +354,14 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
     with pytest.raises(Broken) as refused:
         component_table(ModelDef, {"lstm": MODELS["lstm"], "convolution": entry})
     assert f"the row 'convolution' in {__file__} {problem}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("table", "name", "kind"), [
+    (MODELS, "lstm", "network"), (OBJECTIVES, "causal", "objective"), (FORMATS, "stream", "format")])
+def test_a_config_without_a_default_is_the_fault_of_its_component(table, name, kind, monkeypatch):
+    monkeypatch.setitem(table, name, table[name]._replace(config=NoDefault))
+    with pytest.raises(UserError, match=rf"^{kind} '{name}' \(.*test_broken\.py\): TypeError: .*'channels'"):
+        default_config("lstm", "causal", "stream")
 
 
 def test_a_name_that_two_rows_have_is_refused():
