@@ -77,8 +77,8 @@ def apply(
       last: runs in place of the last of `layers`. What it collects is dropped.
 
     Returns:
-      (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`; a list
-      of them where `inputs` is a list).
+      (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`, None
+      where that is 0; a list of them where `inputs` is a list).
     """
     differ, listed = isinstance(layer_specs, list), isinstance(inputs, list)
     common = {name: params[name] for name in shared}
