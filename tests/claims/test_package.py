@@ -59,10 +59,10 @@ def labelled_files(folder):
             path = folder / f"{before}{name}{after}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf8")
-    for number, (split, label) in enumerate((split, label) for split in ("train", "test") for label in ("pos", "neg")):
-        path = folder / "aclImdb" / split / label
+    for number, part in enumerate(("train/pos", "train/neg", "train/unsup", "test/pos", "test/neg")):
+        path = folder / "aclImdb" / part
         path.mkdir(parents=True)
-        for review in range(8):
+        for review in range(10, 50 if part == "train/unsup" else 18):
             (path / f"{review}_7.txt").write_text(f"{' '.join(SENTENCE * 50)} {number} {review}", encoding="utf8")
 
 
