@@ -1,9 +1,9 @@
 """Runs `lmrep <command> ...`: parses the command line, and turns failures into messages and exit codes.
 
 Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted; 143 saved
-and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its traceback, but for one of a file, such as
-that of a component, that cannot be imported. One of several processes exits
-as `lmrep.distributed.process_group.leave` describes.
+and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its traceback, unless Python cannot import a
+file, such as a component's, which is refused (2). One of several processes exits as
+`lmrep.distributed.process_group.leave` describes.
 """
 
 import errno
