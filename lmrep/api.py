@@ -34,7 +34,7 @@ from lmrep.data import tokenizers
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import budget, build, checks, epochs, frozen, inspection, shapes, small_networks, task_data
+from lmrep.experiment import budget, build, checks, epochs, frozen, inspection, shapes, small_networks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
@@ -352,7 +352,7 @@ def _write_record(directory: Path, record: dict, data: Data, command: Sequence[s
     workdir.write_config(directory, record)
     evaluate_task.keep_bag_of_words(directory)
     if data.records:
-        write_json(directory / task_data.STATISTICS, inspection.label_statistics(data))
+        write_json(directory / inspection.STATISTICS, inspection.label_statistics(data))
     try:
         data.tokenizer.save(directory / "tokenizer")
     except OSError as error:

@@ -30,7 +30,7 @@ from lmrep.data.records import Record, files, json_lines, values
 from lmrep.data.records.examples import Examples
 from lmrep.data.records.values import short
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_data
+from lmrep.experiment import data_sets, task_data
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
 from lmrep.inference.evaluate_task import finite_or_text, intervals
@@ -96,7 +96,7 @@ def prepare(experiment: Experiment, kind: str, mdl: bool = False) -> Data:
 
 def _tags(experiment: Experiment) -> dict[str, list[Record]]:
     """Reads tags: of every word, or of the entities that they mark."""
-    records = {split: task_data.read_split(experiment, split) for split in SPLITS}
+    records = {split: data_sets.read_split(experiment, split) for split in SPLITS}
     scheme = experiment.objective["scheme"]
     scheme = schemes.detect(records["train"]) if scheme == "auto" else scheme
 
@@ -114,7 +114,7 @@ def _arcs(experiment: Experiment) -> dict[str, list[Record]]:
     data."""
     records = {}
     for split in SPLITS:
-        heads, relations = (task_data.read_split(structural_probe.with_column(experiment, column), split)
+        heads, relations = (data_sets.read_split(structural_probe.with_column(experiment, column), split)
                             for column in ("head", "deprel"))
         records[split] = [_with_targets(record, [
             Edge((relation,), ((i, i + 1), (head - 1, head) if head else (i, i + 1)))

@@ -21,7 +21,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.data.records.values import short
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_data
+from lmrep.experiment import data_sets, task_data
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
 from lmrep.inference import evaluate_task
@@ -43,7 +43,7 @@ def prepare(experiment: Experiment) -> Data:
     Raises:
       UserError: the data cannot be read, or is not pairs with numbers.
     """
-    pairs = task_data.read_split(experiment, "validation", experiment.evaluation.examples)
+    pairs = data_sets.read_split(experiment, "validation", experiment.evaluation.examples)
     for pair in pairs:
         if "text2" not in pair.fields or not np.isfinite(number(pair)):
             raise UserError(f"{pair.where} has {short(pair.fields)}; similarities need pairs of sentences, in columns "

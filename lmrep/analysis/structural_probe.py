@@ -28,7 +28,7 @@ from lmrep.core.messages import byte_size
 from lmrep.core.params import Array, Tree
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
-from lmrep.experiment import build, task_data
+from lmrep.experiment import build, data_sets
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
@@ -70,7 +70,7 @@ def prepare(experiment: Experiment) -> Data:
                 raise UserError(f"{record.where}: {', '.join(sorted(unknown))} is no part of speech of Universal "
                                 f"Dependencies, which tell punctuation from words; expected {', '.join(UPOS)}")
         limit = experiment.evaluation.examples if split == "validation" else None
-        heads = task_data.read_split(with_column(plain, "head"), split, limit)
+        heads = data_sets.read_split(with_column(plain, "head"), split, limit)
         records[split] = [record._replace(fields={**record.fields, "heads": heads_of(other)})
                           for record, other in zip(sentences, heads, strict=True)]
     return dataclasses.replace(prepared, records=records)

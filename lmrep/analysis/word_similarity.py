@@ -19,7 +19,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.data.records.values import SPANS, short
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_data
+from lmrep.experiment import data_sets, task_data
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
 from lmrep.inference import evaluate_task
@@ -42,7 +42,7 @@ def prepare(experiment: Experiment) -> Data:
       UserError: the data cannot be read, or has other labels than those of WiC and SuperGLUE.
     """
     sizes = {"train": 0, "validation": experiment.evaluation.examples}
-    pairs = {split: task_data.read_split(experiment, split, size) for split, size in sizes.items()}
+    pairs = {split: data_sets.read_split(experiment, split, size) for split, size in sizes.items()}
     for pair in (*pairs["train"], *pairs["validation"]):
         if pair.fields["label"] not in LABELS:
             raise UserError(f"{pair.where} has the label {short(pair.fields['label'])}; expected T or true for a word "

@@ -29,10 +29,10 @@ from lmrep.doctor.machine import disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
+from lmrep.experiment.data_sets import data_of, read_split, task_of
 from lmrep.experiment.inspection import label_statistics
 from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
 from lmrep.experiment.shapes import StageShapes
-from lmrep.experiment.task_data import data_of, read_split, task_of
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # read from a corpus at most, besides one document of each file
 FILES = 1000  # opened of a corpus at most

@@ -26,7 +26,7 @@ from lmrep.data.store.prepare import prepare_corpus
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
-from lmrep.experiment import checks, contracts, task_data
+from lmrep.experiment import checks, contracts, data_sets, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, Data
@@ -102,7 +102,7 @@ def with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: Pa
     if experiment.sources:
         raise UserError("data is given, and config.sources names the files of a mixture; leave one out")
     if experiment.labelled:
-        needed = task_data.task_of(experiment).needed(task_data.config_of(experiment))
+        needed = data_sets.task_of(experiment).needed(data_sets.config_of(experiment))
         config = in_memory.store_records(data, experiment.data, needed, data_dir)
     else:
         config = in_memory.store_texts(data, experiment.data, data_dir)
@@ -141,7 +141,7 @@ def prepare_split(
       experiment, model, tokenizer: those of the run.
       split: "train", "validation" or "test".
       data_dir: the directory of token stores.
-      files, examples, source: as for `task_data.read_split`; text has all its examples, and no source.
+      files, examples, source: as for `data_sets.read_split`; text has all its examples, and no source.
 
     Raises:
       UserError: the run was converted, there is no such split, its text has changed, or data cannot be read.
@@ -266,7 +266,7 @@ def _stage(
         held_out = None if experiment.overfit or not (data.records or held_out.tokens) else examples(
             data, stage, "validation", data_dir, frozen, once=True)
     if data.records:
-        limit, task = None, task_data.task_of(experiment)  # of validation, as many were read
+        limit, task = None, data_sets.task_of(experiment)  # of validation, as many were read
         numbers = np.array([0, *[-1] * 6])  # more than units of an example: no axis passes for another
         first = train.gather(numbers, train.batch_length(numbers))
         contracts.check_objective(

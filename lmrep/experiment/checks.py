@@ -18,7 +18,7 @@ from lmrep.data import records, tokenizers
 from lmrep.data.store.prepare import RULES
 from lmrep.distributed import process_group
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_data
+from lmrep.experiment import data_sets
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data, TaskExperiment
 from lmrep.objectives.base import Capability
@@ -154,7 +154,7 @@ def _changed_files(previous: dict, record: dict) -> list[str]:
     for split in records.SPLITS if old and new else ():
         if old.get(split) == new.get(split):
             continue
-        before, after = (task_data.files(experiment, split) or "none" for experiment in both)
+        before, after = (data_sets.files(experiment, split) or "none" for experiment in both)
         lines.append(f"data.{split}: {before} has other examples than before" if before == after else
                      f"data.{split}: {before} -> {after}, with other examples")
     return lines

@@ -35,6 +35,7 @@ from lmrep.training.step import prepare_keys
 
 LABELS = 12  # values of a target that are listed
 STORED = 50  # in `label_statistics`
+STATISTICS = "data.json"  # of a workdir: `label_statistics`
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ def check(run: Any, others: Sequence[Any]) -> None:
         return stage.objective_name, tuple(getattr(stage.objective, "labels", ()))
 
     for other in others:
-        if not other.experiment.labelled or facts(other) != facts(run):
+        if facts(other) != facts(run):
             name, labels = facts(other)
             raise UserError(f"ensemble has {other.directory}, a run of {name}" + f" with the labels "
                             f"{', '.join(labels)}" * bool(labels) + f", and {run.directory} is another one; give runs "

@@ -15,10 +15,10 @@ import numpy as np
 from lmrep.core.files import write_json, write_text
 from lmrep.core.sharding import make_mesh, replicated
 from lmrep.data import records as labelled_data
-from lmrep.data.records import Record
+from lmrep.data.records import Record, tfds
 from lmrep.data.records.encoding import Units
 from lmrep.data.records.examples import Examples
-from lmrep.experiment import build, task_data
+from lmrep.experiment import build, data_sets, task_data
 from lmrep.experiment.config import Experiment, resolve_stages, stage_at
 from lmrep.experiment.record import Data
 from lmrep.inference import ensemble
@@ -54,7 +54,7 @@ def predict_records(
       UserError: the task cannot use a record; a text is too long, or not Unicode.
     """
     stage = stage_at(run.experiment, run.step)
-    task = task_data.task_of(run.experiment)
+    task = data_sets.task_of(run.experiment)
     units, outputs = _outputs(run, records, name, examples, first)
     if run.others:
         parts = [(units, outputs), *(_outputs(other, records, name) for other in run.others)]
@@ -69,7 +69,7 @@ def _outputs(
     stage = stage_at(run.experiment, run.step)
     if examples is None:
         for record in records:
-            task_data.task_of(run.experiment).check(stage.objective, record)
+            data_sets.task_of(run.experiment).check(stage.objective, record)
         examples = task_data.tokenize_records(run.experiment, run.model, run.tokenizer, records, name)
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
@@ -85,7 +85,7 @@ def _outputs(
 def task_config(run: Any, source: str = "") -> Any:
     """Returns the config of a run's task for a source of its mixture; "" for the shared one. Raises UserError for an
     unknown source."""
-    return task_data.config_of(run.experiment, source)
+    return data_sets.config_of(run.experiment, source)
 
 
 def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment:
@@ -134,8 +134,8 @@ def _predictor(predict: Callable, devices: int) -> Predictor:
 
 def name_of(files: str) -> str:
     """Names the predictions for other files: for tfds:glue/ax:test "ax", for its train split "ax-train"."""
-    if files.startswith(task_data.TFDS):
-        dataset, split = task_data.tfds_split(files)
+    if files.startswith(tfds.PREFIX):
+        dataset, split = tfds.dataset_and_split(files)
         names = [name for name in Path(dataset.partition(":")[0]).parts if not name[0].isdigit()]  # without a version
         stems = [names[-1] if names else "", "" if split == "test" else split]
     else:
@@ -223,7 +223,7 @@ def write(run: Any, name: str, records: Sequence[Record], result: Result) -> lis
     """Writes predictions/NAME.jsonl, with a line for each record: its id, its source in a mixture, its fields, and its
     `prediction`; and the task's submission files. Returns their paths."""
     stage = stage_at(run.experiment, run.step)
-    task, folder = task_data.task_of(run.experiment), run.directory / FOLDER
+    task, folder = data_sets.task_of(run.experiment), run.directory / FOLDER
     paths = [folder / f"{name}.jsonl"]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(paths[0], "".join(

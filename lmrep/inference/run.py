@@ -22,7 +22,6 @@ from lmrep.experiment import build, resolve
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.record import capability as find_capability
-from lmrep.experiment.task_data import layout_of
 from lmrep.inference import encode, evaluate_task, generate, pair_attention, special_tokens
 from lmrep.inference.encode import EncodedText
 from lmrep.inference.pair_attention import PairAttention
@@ -34,6 +33,7 @@ from lmrep.models.layer_choice import Layers
 from lmrep.objectives.base import Capability, FrozenParts, Objective
 from lmrep.objectives.capabilities import ReplacedToken
 from lmrep.storage.workdir import Start, read_config
+from lmrep.tasks.encoding import layout_of
 from lmrep.training.state import trainable
 
 ATTENTION_TOKENS = 512  # in a batch: the attention probabilities of a full one would be large

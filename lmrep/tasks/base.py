@@ -11,8 +11,9 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.components import row
 from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
 from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text, truncate_pair
-from lmrep.data.records import TARGETS, Record
+from lmrep.data.records import TARGETS, TEXTS, Record
 from lmrep.data.records.encoding import EncodedUnit, InputLayout, Units, assemble, collect, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
@@ -295,6 +296,28 @@ class TaskDef(NamedTuple):
         """Returns the fields that records must have; a test file may lack the targets."""
         fields, targets = self.templates.reads(config) or (self.reads.fields, self.reads.targets)
         return (*fields, *targets)
+
+    def texts(self, config: Any, record: Record) -> list[str]:
+        """Returns the texts of a record that a tokenizer is trained on."""
+        if self.templates.texts:
+            return [*self.templates.texts(config, record)]
+        names = self.reads.texts or self.reads.inputs + tuple(name for name in self.reads.targets if name in TEXTS)
+        values = filter(None, (record.fields.get(name) for name in names))
+        return [value if isinstance(value, str) else " ".join(map(str, value)) for value in values]
+
+
+class TextNetwork(NamedTuple):
+    """A row of `lmrep.tasks.networks.TEXT_NETWORKS`: a network that makes the vector of each text which the head reads,
+    and has running statistics. Its config `c` is the field of the task's config that has its name."""
+
+    specs: Callable[[Any, int], Tree]  # (c, width of its input) -> its parameters
+    statistics: Callable[[Any, int], Tree]  # (c, width of its input) -> its running statistics before the first batch
+    output_width: Callable[[Any], int]  # c -> the width of its vectors
+    # (params, c, x, batch, running, key or None) -> (vectors [b, n, `output_width`], statistics after the batch)
+    apply: Callable[[Tree, Any, Array, Mapping[str, Array], Tree, Array | None], tuple[Array, Tree]]
+    pooled: bool  # whether x is the pooled vector of each text, [b, n, d]; otherwise of each token, [b, t, d]
+    fields: Mapping[str, Any]  # the fields of the task's config that go with it
+    initial: Callable[[int], Callable] | None = None  # width -> initializer of the head; None: the encoder's
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:

@@ -10,6 +10,7 @@ text that is compared with itself.
 The texts of a pair are two ranges of one sequence, which token types tell apart.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.layers import batch_norm, dropout, linear, recurrent
 from lmrep.layers.attention import MASKED_LOGIT
 from lmrep.layers.pooling import largest
+from lmrep.tasks.base import TextNetwork
 
 SIDES = ("first", "second")
 
@@ -137,3 +139,15 @@ def pool(params: Tree, y: Array, mask: Array) -> Array:
     weights = jax.nn.softmax(jnp.where(mask, logits, MASKED_LOGIT)) * mask
     total = jnp.einsum("bnt,btd->bnd", weights.astype(y.dtype), y)
     return jnp.concatenate([most, mean, least, total], -1)
+
+
+def _apply_to_batch(
+    params: Tree, c: Config, x: Array, batch: Mapping[str, Array], running: Tree, key: Array | None
+) -> tuple[Array, Tree]:
+    texts = Texts(batch["segment_ids"], batch["token_type_ids"] == 1, batch["unit"] >= 0)
+    return apply(params, c, x, texts, running, key)
+
+
+DEFINITION = TextNetwork(
+    specs, lambda c, d: statistics(c), output_width, _apply_to_batch, pooled=False,
+    fields={"pooling": "position", "dense": False, "dropout": 0.0})

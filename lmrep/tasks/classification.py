@@ -61,7 +61,7 @@ class Config(Classes, networks.TextConfig):
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
                            "layers; ulmfit: the blocks of ULMFiT's classifier; bcn: the biattentive classification "
                            "network of CoVe, which compares the texts of a pair, or a text with itself",
-                           choices=("linear", "bilstm", networks.ULMFIT, networks.BCN))
+                           choices=("linear", "bilstm", *networks.TEXT_NETWORKS))
     bcn: Bcn = setting(Bcn(), "the biattentive classification network")
     linear_gain: bool = setting(False, "context left: in training, every position predicts the label, position i of n "
                                 "with the weight i / (n - 1) (Dai and Le, 2015); otherwise the last one alone")
@@ -74,7 +74,7 @@ def check(c: Config) -> None:
     if adversarial.is_used(c.adversarial) and c.chunks.size:
         raise UserError(f"config.objective.adversarial changes the vectors of tokens, and config.objective.chunks.size "
                         f"is {c.chunks.size}; set one of the two to its default")
-    if adversarial.is_used(c.adversarial) and c.network in (networks.BCN, networks.ULMFIT):
+    if adversarial.is_used(c.adversarial) and c.network in networks.TEXT_NETWORKS:
         raise UserError(f"config.objective.adversarial changes vectors, and config.objective.network is {c.network}, "
                         "whose statistics are those of texts as they are; choose another network, or set the weights "
                         "to 0")

@@ -31,8 +31,7 @@ def check(c: Any, model: Model, others: Sequence[str]) -> None:
                         "padding to False, or counted_from to end and size to 70")
     if not is_chunked(c):
         return
-    others = [*others, *([f"network={c.network}"] if c.network in ("bilstm", "bcn") else []),
-              *([f"pooling={c.pooling}"] if c.pooling not in READ else []), *(
+    others = [*others, *([f"pooling={c.pooling}"] if c.pooling not in READ else []), *(
                   name for name in ("auxiliary", "word_dropout", "linear_gain") if getattr(c, name, 0))]
     if model.state.read is None:
         raise UserError(f"config.objective.chunks.size is {c.chunks.size}, and the network {model.name!r} is not read "

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lmrep.config.record import choose
-from lmrep.data.records import Record
+from lmrep.data.records import Record, spread
 from lmrep.data.records.encoding import Units, take
 from lmrep.metrics import Metric, baseline_names
 from lmrep.metrics.tasks import TASK_METRICS
@@ -71,6 +71,15 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
 def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:
     """Returns the config of a source, or `base` for the name "". Raises UserError if there is no such source."""
     return choose(configs, source, "the source") if source else base
+
+
+def texts_in_proportion(groups: Sequence[Sequence[str]], weights: Sequence[float]) -> list[str]:
+    """Returns the texts of sources, group after group. A source that exceeds its proportion of all characters gives
+    only that part of its texts, at equal distances."""
+    characters = [sum(map(len, texts)) for texts in groups]
+    budgets = np.array(weights) / sum(weights) * sum(characters)
+    return [text for texts, budget, size in zip(groups, budgets, characters, strict=True)
+            for text in spread(texts, max(1, round(min(1.0, budget / max(1, size)) * len(texts))))]
 
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:

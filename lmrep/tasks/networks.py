@@ -38,12 +38,12 @@ from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
 from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.tasks import auxiliary, bcn, distillation, documents, frozen_features, heads, noise, ulmfit, word_features
+from lmrep.tasks.base import TextNetwork
 from lmrep.tasks.ulmfit import Config as Ulmfit
 
-BCN, ULMFIT = "bcn", "ulmfit"
+TEXT_NETWORKS = {"ulmfit": ulmfit.DEFINITION, "bcn": bcn.DEFINITION}
 # network -> the fields of a task's config that go with it
-FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0}, "nearest": {"features": {"layers": "last"}},
-          ULMFIT: {"pooling": "concat", "dense": False, "dropout": 0.1}}
+FIELDS = {"nearest": {"features": {"layers": "last"}}} | {name: row.fields for name, row in TEXT_NETWORKS.items()}
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class TextConfig(TaskConfig, heads.Head):
     model of the texts. In config files it enables `features=`, `vectors=`, `network=` and `model=none`."""
 
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
-                           "layers; ulmfit: the blocks of ULMFiT's classifier", choices=("linear", "bilstm", ULMFIT))
+                           "layers; ulmfit: the blocks of ULMFiT's classifier", choices=("linear", "bilstm", *(
+                               name for name, row in TEXT_NETWORKS.items() if row.pooled)))
     ulmfit: Ulmfit = setting(Ulmfit(), "the blocks of ULMFiT's classifier")
     pooling: str = setting("position", "the vector that stands for a text: that at the first position, or at the last "
                            "where the network reads from left to right; the mean or the maximum over its tokens; the "
@@ -134,12 +135,14 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
         raise UserError(f"config.objective.features.placement is between, which is between two LSTM layers, and "
                         f"config.objective.{why}; set network to bilstm and bilstm.layers to 2 or more, or choose "
                         "another placement")
+    row = TEXT_NETWORKS.get(c.network)
     for field, value, expected in (("pooling", getattr(c, "pooling", ""), "position"),
                                    ("features.placement", c.features.placement, "input")):
-        if c.network == BCN and value != expected:
-            raise UserError(f"config.objective.{field} is {value}, and network {BCN} reads all vectors at its input "
-                            f"and pools them in its own way; set it to {expected}, or choose another network")
-    documents.check(c, model, [*inputs(c), *word_features.fields(c)])
+        if row and not row.pooled and value != expected:
+            raise UserError(f"config.objective.{field} is {value}, and network {c.network} reads all vectors at its "
+                            f"input and pools them in its own way; set it to {expected}, or choose another network")
+    of_tokens = has_bilstm(c) or (row and not row.pooled)
+    documents.check(c, model, [*inputs(c), *word_features.fields(c), *[f"network={c.network}"] * bool(of_tokens)])
     if not (output_width(net) if c.network == "linear" else input_width(net)):
         raise UserError("config.model.name is none, and the task has nothing else to read at its input; put the "
                         "vectors of a frozen encoder there (features=runs/bert after the colon, and "
@@ -175,10 +178,8 @@ def _features_width(net: Network, position: str) -> int:
 
 def output_width(net: Network) -> int:
     """Returns the width of the vectors that the head reads."""
-    c = net.c
-    if c.network == BCN:
-        return bcn.output_width(c.bcn)
-    return c.ulmfit.width if c.network == ULMFIT else pooled_width(net)
+    row = TEXT_NETWORKS.get(net.c.network)
+    return row.output_width(getattr(net.c, net.c.network)) if row else pooled_width(net)
 
 
 def pooled_width(net: Network) -> int:
@@ -188,16 +189,18 @@ def pooled_width(net: Network) -> int:
     return 3 * width if getattr(c, "pooling", "") == "concat" else width
 
 
+def _width_read(row: TextNetwork, net: Network) -> int:
+    return pooled_width(net) if row.pooled else input_width(net)
+
+
 def specs(net: Network) -> Tree:
     """Declares the parameters of a network; {} for none."""
     c, tree = net.c, {}
     if has_bilstm(c):
         tree["bilstm"] = recurrent.bidirectional_specs(input_width(net), c.bilstm.width, c.bilstm.layers,
                                                        _features_width(net, "between"))
-    if c.network == BCN:
-        tree["bcn"] = bcn.specs(c.bcn, input_width(net))
-    if c.network == ULMFIT:
-        tree["ulmfit"] = ulmfit.specs(c.ulmfit, pooled_width(net))
+    if row := TEXT_NETWORKS.get(c.network):
+        tree[c.network] = row.specs(getattr(c, c.network), _width_read(row, net))
     if getattr(c, "pooling", "") == "attention":
         width = pooled_width(net)
         tree["pooling"] = attention_pooling.specs(width, width, net.model.head_style.init)
@@ -224,10 +227,10 @@ def objective(
     """
     c, network, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
     width = vectors * output_width(net)
-    init = recurrent.uniform(width**-0.5) if c.network == ULMFIT else None  # as its blocks
+    row = TEXT_NETWORKS.get(c.network)
+    init = row.initial(width) if row and row.initial else None
     head_specs = heads.specs(net.model, outputs, head or c, width, init)
-    penalty, statistics = None, {BCN: lambda: bcn.statistics(c.bcn),
-                                 ULMFIT: lambda: ulmfit.statistics(c.ulmfit, pooled_width(net))}
+    penalty = None
     if c.features.l2 and "mix" in network:
         def penalty(params: Tree) -> Array:
             return sum(scalar_mix.penalty(mix, c.features.l2) for mix in network_params(params, net)["mix"].values())
@@ -238,7 +241,8 @@ def objective(
         prepare=lambda keys, batch: batch | {"weights": normalize_weights(known(batch))},
         loss=partial(loss, net=net), predict=partial(predict, net=net),
         frozen={part.name: part.specs for part in frozen if part is not None}, penalty=penalty,
-        carry=lambda batch_size: Carry(shared=statistics.get(c.network, tuple)()),
+        carry=lambda batch_size: Carry(
+            shared=row.statistics(getattr(c, c.network), _width_read(row, net)) if row else ()),
         uses=Uses(Context(c.context), networks=(NetworkUse(net.model.sizes),)))
     return auxiliary.with_language_model(built, c, net.model) if getattr(c, "auxiliary", 0) else built
 
@@ -338,20 +342,16 @@ def unit_vectors(
       UserError: the running statistics of the network are missing.
     """
     c = net.c
-    if c.network not in (BCN, ULMFIT):
+    row = TEXT_NETWORKS.get(c.network)
+    if row is None:
         return text_vectors(params, batch, net, key), carry
     shared = params.get("shared") if carry is None else carry.shared
     if shared is None:
         raise UserError(f"the running statistics of network {c.network} are missing: an average of checkpoints and a "
                         "teacher have none; use a checkpoint of the run itself")
-    keys, weights, units = prng.split(key, 2), network_params(params, net)[c.network], batch["unit"] >= 0
-    if c.network == BCN:
-        texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, units)
-        x = token_vectors(params, batch, net, keys[0])
-        y, shared = bcn.apply(weights, c.bcn, x, texts, shared, keys[1])
-    else:
-        x = text_vectors(params, batch, net, keys[0])
-        y, shared = ulmfit.apply(weights, c.ulmfit, x, units, shared, keys[1])
+    keys, weights = prng.split(key, 2), network_params(params, net)[c.network]
+    x = (text_vectors if row.pooled else token_vectors)(params, batch, net, keys[0])
+    y, shared = row.apply(weights, getattr(c, c.network), x, batch, shared, keys[1])
     return y, carry and carry._replace(shared=shared)
 
 

@@ -9,6 +9,7 @@ import jax
 from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.layers import batch_norm, dropout, linear, recurrent
+from lmrep.tasks.base import TextNetwork
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,9 @@ def apply(
     x = jax.nn.relu(linear.apply(params["dense"], dropout.apply(key, x, c.dropout)))
     x, after["dense_norm"] = batch_norm.apply(params["dense_norm"], running["dense_norm"], x, mask, training)
     return x, after
+
+
+DEFINITION = TextNetwork(
+    specs, statistics, lambda c: c.width,
+    lambda params, c, x, batch, running, key: apply(params, c, x, batch["unit"] >= 0, running, key), pooled=True,
+    fields={"pooling": "concat", "dense": False, "dropout": 0.1}, initial=lambda width: recurrent.uniform(width**-0.5))

@@ -11,9 +11,10 @@ import lmrep
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
+from lmrep.data import records
 from lmrep.data.records import Record
-from lmrep.experiment import task_data
 from lmrep.inference import evaluate_task
+from lmrep.tasks.known import KNOWN
 from tests import given, runs, small
 from tests.tasks import tiny
 
@@ -117,7 +118,7 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
 
 
 def test_the_diagnostic_set_in_tfds_has_the_columns_of_mnli_there(trained):
-    data = task_data.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", "mnli")
+    data = records.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", KNOWN["mnli"].tfds)
     assert (data.tfds, data.test, data.columns["text2"]) == ("glue/ax", "test", "hypothesis")
 
 

@@ -12,7 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Source, Units
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_data
+from lmrep.experiment import data_sets, task_data
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS
 from lmrep.tasks.mixture import mixed
@@ -154,10 +154,10 @@ def test_training_examples_are_mixed_in_proportion_and_tokenized_with_their_pref
 
 def test_small_sources_have_all_their_text_in_the_tokenizer_and_large_ones_their_fraction(home):
     c = experiments.parse(config(home))
-    own = task_data.read_split(c, "train")
-    texts = task_data.training_texts(c, task_data.task_of(c), None, own)
+    own = data_sets.read_split(c, "train")
+    texts = task_data.training_texts(c, data_sets.task_of(c), None, own)
     every = [text for record in own for text in TASKS["text_to_text"].templates.texts(
-        task_data.config_of(c, record.source), record)]
+        data_sets.config_of(c, record.source), record)]
     assert sum(text.startswith("choose") for text in texts) == 32
     assert sum(map(len, texts)) < sum(map(len, every))
 

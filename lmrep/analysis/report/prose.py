@@ -11,8 +11,8 @@ from lmrep.analysis.report.metrics import advice, compared, declared, headlines,
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
+from lmrep.experiment.data_sets import data_of
 from lmrep.experiment.record import ALL_OBJECTIVES
-from lmrep.experiment.task_data import data_of
 from lmrep.inference import prompts
 from lmrep.metrics import COMMON, Judgement, Metric, baseline_names, beats, is_token_loss
 from lmrep.metrics.verdict import BAG_OF_WORDS, lost, sentence

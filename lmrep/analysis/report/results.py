@@ -22,7 +22,8 @@ from lmrep.core.json_text import loads
 from lmrep.data.records import SPLITS, Record
 from lmrep.data.records.values import SPANS
 from lmrep.experiment.config import Experiment, resolve_stages
-from lmrep.experiment.task_data import STATISTICS, task_of
+from lmrep.experiment.data_sets import task_of
+from lmrep.experiment.inspection import STATISTICS
 from lmrep.inference.evaluate_task import FOLDER, RESULTS, bag_of_words_row
 from lmrep.metrics.verdict import Row
 from lmrep.tasks.base import Comparison

@@ -10,7 +10,7 @@ from lmrep.analysis.report.metrics import declared
 from lmrep.analysis.report.results import Confusion
 from lmrep.analysis.report.run_data import RunData
 from lmrep.data.store.prepare import Prepared
-from lmrep.experiment.task_data import files
+from lmrep.experiment.data_sets import files
 from lmrep.metrics import COMMON
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lmrep.config.record import choose, suggestion
 from lmrep.core.components import described, faults_of, type_of
 from lmrep.core.errors import Broken, UserError
-from lmrep.data.records import files, values
+from lmrep.data.records import files, tfds, values
 from lmrep.data.records.base import FIELDS, Config, Job, Record
 from lmrep.data.records.detection import READERS, detect
 
@@ -78,6 +79,19 @@ def columns_of(config: Config, split: str, needed: Collection[str]) -> Mapping[s
 def files_of(config: Config, split: str) -> str:
     """Returns the path or glob of a split's files: the training files, if validation examples are held out of them."""
     return config.train if split == "validation" and config.held_out else getattr(config, split)
+
+
+def other_files(config: Config, files: str, form: Mapping[str, Any] = {}) -> Config:
+    """Returns the config of other files, as the test split of `config`. They have the columns of its files, or of its
+    test file if they are named like it; a TFDS data set and split, such as tfds:glue/ax:test, has those of `form`,
+    fields of a config. Raises UserError for another form of the latter."""
+    if files.startswith(tfds.PREFIX):
+        dataset, split = tfds.dataset_and_split(files)
+        fields = {field: form[field] for field in ("columns", "label_map") if field in form}
+        return replace(config, tfds=dataset, format="auto", test=split, test_columns={}, **fields)
+    known = config if not config.tfds else replace(config, tfds="", columns={}, format="auto")
+    columns = known.test_columns if known.test_columns and Path(files).name == Path(known.test).name else {}
+    return replace(known, test=files, test_columns=columns)
 
 
 def _hold_out(config: Config, split: str, needed: Collection[str]) -> list[Record]:

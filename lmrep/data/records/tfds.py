@@ -11,6 +11,15 @@ from lmrep.data.records import values
 from lmrep.data.records.base import Config, Job, ReaderDef, Record
 
 BLOCK = 256  # examples read at once
+PREFIX = "tfds:"  # begins the name of a data set and split, given in place of files
+
+
+def dataset_and_split(files: str) -> tuple[str, str]:
+    """Returns the data set and the split of tfds:DATA_SET:SPLIT. Raises UserError for another form."""
+    dataset, _, split = files.removeprefix(PREFIX).rpartition(":")
+    if not dataset or not split:
+        raise UserError(f"--files is {files!r}; expected a TFDS data set and a split of it, such as tfds:glue/ax:test")
+    return dataset, split
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
