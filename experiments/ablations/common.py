@@ -23,7 +23,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import loader
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import StagePlan, default_config
+from lmrep.experiment.config import ResolvedStage, default_config
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.training.evaluation import Evaluator
@@ -113,7 +113,7 @@ def batch_size(c: ConfigDict, data_dir: Path) -> tuple[int, Mapping[str, float]]
 
 def evaluate(
     workdir: Path, data_dir: Path, format_name: str, format_config: object,
-    make_objective: Callable[[StagePlan, Model, Vocabulary], Objective],
+    make_objective: Callable[[ResolvedStage, Model, Vocabulary], Objective],
 ) -> dict[str, float]:
     """The metrics of a run's network on the test split, with another format and objective.
 

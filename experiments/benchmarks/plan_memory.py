@@ -46,7 +46,7 @@ def measure(page, devices, fields):
     chip = hardware.Chip("CPU device", 0, 1.0, 1.0, 1.0, 1.0, 0, 1)
     mesh = make_mesh(*experiments.check_mesh(experiment, devices))
     one = shapes.without_data(experiment, None, mesh)[0]
-    batch_struct, stage = shapes.batch(one.plan, mesh), one.stage
+    batch_struct, stage = shapes.batch(one, mesh), one.stage
     planned, = plan.plan_stages([one], mesh, hardware.Hardware("cpu", chip, jax.devices()))
     predicted = (planned.memory.needed - planned.memory.program) * mesh.size
     random = np.random.default_rng(0)

@@ -34,7 +34,7 @@ def stepper(choice, devices):
     one = shapes.without_data(choice.experiment, None, mesh)[0]
     stage, random = one.stage, np.random.default_rng(0)
     batch = {name: jax.device_put(random.integers(0, 2, x.shape).astype(x.dtype), x.sharding)
-             for name, x in shapes.batch(one.plan, mesh).items()}
+             for name, x in shapes.batch(one, mesh).items()}
     with use_mesh(mesh):
         states = [jax.jit(partial(create, stage.objective, stage.optimizer, stage.batch_size, 0),
                           out_shardings=layout(stage.objective, stage.optimizer, stage.batch_size, mesh))()]

@@ -14,7 +14,7 @@ from lmrep.config import json_files
 from lmrep.config.json_files import Number
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, write_json, write_text
-from lmrep.experiment.sweep import Plan, Run, Setting
+from lmrep.experiment.sweep import Run, Setting, SweepSpec
 from lmrep.metrics import Metric, judged, paired
 from lmrep.storage.workdir import holder, read_config
 from lmrep.training.metrics_log import validations
@@ -43,7 +43,7 @@ class Ending(NamedTuple):
 class Result(NamedTuple):
     """The state and the score of a run."""
 
-    run: Run  # of the plan
+    run: Run  # of the spec
     state: str  # FINISHED, FAILED, RUNNING (in some process) or UNFINISHED
     value: float | None = None  # of the metric on the validation split; None where it is not known
     # whether it ended at or below the baseline of the trivial predictor; None where none was measured
@@ -55,7 +55,7 @@ class Result(NamedTuple):
 class Summary(NamedTuple):
     """The results of a setting, one for each seed."""
 
-    setting: Setting  # of the plan
+    setting: Setting  # of the spec
     results: Sequence[Result]
 
     @property
@@ -101,14 +101,14 @@ def log_file(directory: Path, run: Run) -> Path:
     return directory / f"{run.name}.log"
 
 
-def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool | None = None) -> Result:
+def result(directory: Path, spec: SweepSpec, run: Run, metric: str = "", best: bool | None = None) -> Result:
     """Reads the state and the score of a run from its files.
 
     Args:
-      metric: the validation metric; by default the plan's.
-      best: take the run's best validation by that metric instead of its last one; None: as in the plan.
+      metric: the validation metric; by default the spec's.
+      best: take the run's best validation by that metric instead of its last one; None: as in the spec.
     """
-    workdir, metric = directory / run.name, metric or plan.metric
+    workdir, metric = directory / run.name, metric or spec.metric
     ending = read_ending(ending_file(directory, run))
     if not complete(workdir, ending):
         if holder(workdir):
@@ -124,12 +124,12 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
     if not lines:
         return Result(run, FINISHED, ending=ending)
     last = lines[-1]
-    if plan.loads_best if best is None else best:
-        sign = 1 if plan.metrics[metric].higher_is_better else -1
+    if spec.loads_best if best is None else best:
+        sign = 1 if spec.metrics[metric].higher_is_better else -1
         last = max(lines, key=lambda line: -math.inf if math.isnan(line[metric]) else sign * line[metric])
     if not math.isfinite(last[metric]):
         return Result(run, FAILED, last[metric], reason=f"{metric} is {last[metric]}", ending=ending)
-    at_baseline, reason = _against_baseline(last, metric, plan.metrics)
+    at_baseline, reason = _against_baseline(last, metric, spec.metrics)
     return Result(run, FINISHED, last[metric], at_baseline, reason, ending)
 
 
@@ -171,10 +171,10 @@ def _against_baseline(
 # Settings
 
 
-def summarize(plan: Plan, results: Sequence[Result]) -> list[Summary]:
-    """Groups results by setting, in the order of the plan."""
+def summarize(spec: SweepSpec, results: Sequence[Result]) -> list[Summary]:
+    """Groups results by setting, in the order of the spec."""
     return [Summary(setting, [result for result in results if result.run.setting is setting])
-            for setting in plan.settings]
+            for setting in spec.settings]
 
 
 def leading(summaries: Sequence[Summary], metric: Metric) -> Summary | None:
@@ -197,9 +197,9 @@ def single_run(leader: Summary, summary: Summary) -> bool:
     return len(leader.by_seed.keys() & summary.by_seed.keys()) < 2
 
 
-def incomparable(plan: Plan) -> list[str]:
+def incomparable(spec: SweepSpec) -> list[str]:
     """Returns the fields that differ between settings and can change validation examples or targets."""
-    paths = dict.fromkeys(path for setting in plan.settings for path in setting.changes)
+    paths = dict.fromkeys(path for setting in spec.settings for path in setting.changes)
     return [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in VALIDATION_SETTINGS)]
 
 

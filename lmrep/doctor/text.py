@@ -206,12 +206,12 @@ def examples(
     with tempfile.TemporaryDirectory() as directory:
         store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)
         for stage in stages:
-            plan = build.plan(stage.plan, store, experiment.seed, Path(directory))
+            plan = build.plan(stage.fields, store, experiment.seed, Path(directory))
             plan.gather(np.zeros(1, np.int64))
-            paired = "pair_label" in ALL_OBJECTIVES[stage.plan.objective_name].batch_fields(stage.plan.objective)
+            paired = "pair_label" in ALL_OBJECTIVES[stage.fields.objective_name].batch_fields(stage.fields.objective)
             if paired and plan.examples >= PAIRS:
                 try:
-                    build.check_pairs(plan, stage.plan.objective_name, stage.plan.format_name)
+                    build.check_pairs(plan, stage.fields.objective_name, stage.fields.format_name)
                 except UserError as error:
                     warnings.append(str(error))
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}

@@ -28,7 +28,7 @@ from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import checks, contracts, data_sets, task_data
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.config import Experiment, ResolvedStage
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, Data
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
@@ -62,7 +62,7 @@ def unused_rows(rows: int, size: int) -> str:
 
 
 def objective(
-    stage: StagePlan, network: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
+    stage: ResolvedStage, network: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
 ) -> Objective:
     """Builds the objective of a stage, with the frozen parts that it reads."""
     definition = ALL_OBJECTIVES[stage.objective_name]
@@ -190,7 +190,7 @@ def existing(experiment: Experiment, data_dir: Path) -> Data:
 
 
 def examples(
-    data: Data, stage: StagePlan, split: str, data_dir: Path, frozen: FrozenParts, once: bool = False
+    data: Data, stage: ResolvedStage, split: str, data_dir: Path, frozen: FrozenParts, once: bool = False
 ) -> Dataset:
     """Makes the examples of a split for a stage: those of `plan`, or labelled ones with all columns of the task. Those
     of training have the seed of the run, and those `once`, for evaluation, that of evaluations."""
@@ -200,7 +200,7 @@ def examples(
     return plan(stage, data.splits[split], experiment.evaluation.seed if once else experiment.seed, data_dir, once)
 
 
-def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path, once: bool = False) -> Dataset:
+def plan(stage: ResolvedStage, store: Store | Sources, seed: int, data_dir: Path, once: bool = False) -> Dataset:
     """Makes the examples of one split in a stage's format; with `once`, for evaluation, each text once, whatever
     `duplicates` is."""
     if isinstance(store, Sources):
@@ -215,16 +215,16 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path, on
     return formats.plan(stage.format_name, form, store, stage.length, seed, plans, report)
 
 
-def epochs(stage: StagePlan, plan: Dataset, steps: int) -> float:
+def epochs(stage: ResolvedStage, plan: Dataset, steps: int) -> float:
     """Passes over the text of a plan's split in `steps` of a stage, whether or not its format makes several examples of
     the same text (`duplicates`)."""
     return steps * stage.batch_size / plan.examples * getattr(stage.format, "duplicates", 1)
 
 
-def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]:
+def comparable(lines: Sequence[dict], stages: Sequence[ResolvedStage]) -> list[dict]:
     """Selects the validation lines of metrics.jsonl that can be compared with the last one: their stages have the same
     objective, format and length as its stage."""
-    def measured(stage: StagePlan) -> tuple:
+    def measured(stage: ResolvedStage) -> tuple:
         form = {name: value for name, value in dataclasses.asdict(stage.format).items() if name != "duplicates"}
         return stage.objective_name, stage.objective, stage.format_name, form, stage.length
 
@@ -254,7 +254,8 @@ def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({}
 
 
 def _stage(
-    data: Data, stage: StagePlan, schedule_steps: int, done: int, network: Model, data_dir: Path, frozen: FrozenParts
+    data: Data, stage: ResolvedStage, schedule_steps: int, done: int, network: Model, data_dir: Path,
+    frozen: FrozenParts,
 ) -> Stage:
     """Builds one stage; `stage` is of the experiment that the data completed, and `done` the steps before it."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
@@ -319,7 +320,7 @@ def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray
     return {f"{FROZEN}/{name}/{path}": value for name in built.frozen for path, value in frozen[name].values.items()}
 
 
-def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Examples:
+def add_columns(examples: Examples, stage: ResolvedStage, frozen: FrozenParts) -> Examples:
     """Adds the columns that a task computes from its frozen parts to its examples."""
     units = word_features.columns(stage.objective, examples.units, frozen)
     return examples if units is examples.units else dataclasses.replace(examples, units=units)

@@ -27,8 +27,8 @@ from lmrep.experiment.record import (
     ALL_OBJECTIVES,
     UNKNOWN_STEPS,
     Experiment,
+    ResolvedStage,
     StageConfig,
-    StagePlan,
     formats_for,
     parse_mesh,
     record_of,
@@ -138,7 +138,7 @@ def model_config(model: Mapping[str, Any], vocab_size: int = 0) -> Any:
 
 
 def build_model(
-    experiment: Experiment, vocab_size: int = 0, stage: StagePlan | None = None, platform: str = ""
+    experiment: Experiment, vocab_size: int = 0, stage: ResolvedStage | None = None, platform: str = ""
 ) -> Model:
     """Builds the network, without arrays.
 
@@ -162,7 +162,7 @@ def build_model(
     return contracts.build_network(name, config, dataclasses.replace(execution, attention=attention), experiment.name)
 
 
-def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
+def attention_choice(experiment: Experiment, stage: ResolvedStage, platform: str | None = None) -> Choice | None:
     """Chooses the implementation of attention for a stage; None for a network without attention. Without a platform,
     none is checked, and `auto` is xla.
 
@@ -187,7 +187,7 @@ def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | N
         mask=needs.mask or conditions_on == Context.MASKED), platform)
 
 
-def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: bool) -> None:
+def check_memory(network: Model, stages: Sequence[ResolvedStage], probabilities: bool) -> None:
     """Refuses sizes far beyond any memory, by shapes alone; `probabilities` says whether all attention probabilities
     are computed at once. Raises UserError."""
     limit = BEYOND * host_memory()
@@ -205,7 +205,7 @@ def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: boo
                             f"machine ({byte_size(limit / BEYOND)}); check {fields}")
 
 
-def resolve_stages(experiment: Experiment) -> list[StagePlan]:
+def resolve_stages(experiment: Experiment) -> list[ResolvedStage]:
     """Resolves the fields of all stages. Their steps add up to the experiment's, which are UNKNOWN_STEPS for a task
     whose data have not been read."""
     stages, steps = experiment.stages or (StageConfig(),), experiment.steps or UNKNOWN_STEPS
@@ -220,12 +220,12 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
         raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of fractions "
                         f"{', '.join(f'{s.fraction:g}' for s in stages)}; each needs at least one step")
-    plans = []
+    resolved = []
     for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True)):
         where = f"config.stages.{i}" if experiment.stages else "config"
         objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
         format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
-        plans.append(StagePlan(
+        resolved.append(ResolvedStage(
             name=stage.name, steps=end - begin,
             length=stage.length or experiment.length,
             batch_size=stage.batch_size or experiment.batch_size,
@@ -233,7 +233,7 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
             format_name=format_name, format=form, objective_name=objective_name, objective=objective,
             optimizer=optimizers.read_changes(experiment.optimizer, stage.optimizer, f"{where}.optimizer"),
             start=stage.start))
-    return plans
+    return resolved
 
 
 def best_direction(experiment: Experiment) -> str:
@@ -250,7 +250,7 @@ def best_direction(experiment: Experiment) -> str:
     return training_stages.best_direction(metrics, best)
 
 
-def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
+def schedule_steps(stages: Sequence[ResolvedStage], i: int) -> int:
     """Updates of the optimizer's schedule in stage `i`: consecutive stages that continue each other share one."""
     first, last = i, i + 1
     while first and stages[first].start is None:
@@ -284,7 +284,7 @@ def _check_decoder(model: Mapping[str, Any], objective: str, init: str) -> None:
                     + ", or start from a checkpoint that has one" * bool(given))
 
 
-def _check_stage(experiment: Experiment, stage: StagePlan, network: Model) -> None:
+def _check_stage(experiment: Experiment, stage: ResolvedStage, network: Model) -> None:
     if 0 < network.max_length < stage.length:
         raise UserError(f"length is {stage.length}, and the model has positions for {network.max_length}; "
                         f"set length to that at most, or model.max_length to {stage.length}")
@@ -366,7 +366,7 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, ...]:
     return sizes
 
 
-def stage_at(experiment: Experiment, step: int) -> StagePlan:
+def stage_at(experiment: Experiment, step: int) -> ResolvedStage:
     """Returns the stage that made checkpoint `step`."""
     stages = resolve_stages(experiment)
     return stages[locate_stage(stages, max(step - 1, 0))[0]]

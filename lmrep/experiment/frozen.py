@@ -20,7 +20,7 @@ from lmrep.core.params import ParamSpec, Tree, count, flatten, unflatten
 from lmrep.data import tokenizers, word_vectors
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.config import Experiment, ResolvedStage
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.layers.stack import Execution
 from lmrep.models.base import Context
@@ -95,7 +95,7 @@ def read_params(
 READERS: dict[str, Callable[[Path, str, bool], Trained]] = {"run": read_run}
 
 
-def part_paths(frozen: Mapping[str, str], stages: Sequence[StagePlan]) -> dict[str, str]:
+def part_paths(frozen: Mapping[str, str], stages: Sequence[ResolvedStage]) -> dict[str, str]:
     """Returns {name: path} of the parts, of `config.frozen`, that stages read.
 
     Raises:
@@ -159,7 +159,7 @@ def load(
     return parts
 
 
-def teacher_names(stages: Sequence[StagePlan]) -> set[str]:
+def teacher_names(stages: Sequence[ResolvedStage]) -> set[str]:
     """Returns the names of the parts that only the losses of stages read."""
     return {name for stage in stages for name in ALL_OBJECTIVES[stage.objective_name].teachers}
 

@@ -25,7 +25,7 @@ from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build, frozen, unfreezing
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.config import Experiment, ResolvedStage
 from lmrep.experiment.record import UNKNOWN_STEPS, Data
 from lmrep.objectives.base import Objective
 from lmrep.optimizers.parameters import matches
@@ -96,7 +96,7 @@ def _of_step(data: Data, data_dir: Path, examples: int, step: int) -> list[str]:
             *_examples(experiment, stage, plan, objective, prepared, positions, step - 1)[:examples]]
 
 
-def _stage(stage: StagePlan, plan: Dataset) -> str:
+def _stage(stage: ResolvedStage, plan: Dataset) -> str:
     """Describes a stage: its size, its epochs, and the statistics of its examples."""
     statistics = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
                            for name, value in plan.statistics().items())
@@ -107,7 +107,7 @@ def _stage(stage: StagePlan, plan: Dataset) -> str:
 
 
 def _examples(
-    experiment: Experiment, stage: StagePlan, plan: Dataset, objective: Objective, prepared: Prepared,
+    experiment: Experiment, stage: ResolvedStage, plan: Dataset, objective: Objective, prepared: Prepared,
     positions: np.ndarray, updates: int,
 ) -> list[str]:
     """Describes the examples at some `positions` of a stage, as its objective prepares them after so many `updates`."""
@@ -204,19 +204,19 @@ def _rates(data: Data) -> str:
     parameters have one rate in a single stage."""
     experiment, columns, uniform = data.experiment, [], True
     parts = frozen.load(experiment, data.tokenizer.tokens, values=False)
-    for plan in experiments.resolve_stages(experiment):
-        model = experiments.build_model(experiment, data.tokenizer.size, plan)
-        specs = build.objective(plan, model, data.tokenizer.vocabulary, parts).specs
-        factors = optimizers.rate_factors(plan.optimizer, specs)
-        rows = {"steps": f"{plan.steps:,}"}
+    for stage in experiments.resolve_stages(experiment):
+        model = experiments.build_model(experiment, data.tokenizer.size, stage)
+        specs = build.objective(stage, model, data.tokenizer.vocabulary, parts).specs
+        factors = optimizers.rate_factors(stage.optimizer, specs)
+        rows = {"steps": f"{stage.steps:,}"}
         for group in (*unfreezing.groups(model.specs), [unfreezing.HEAD]):
             chosen = {float(x) for path, mask in matches(group, specs, optional=group).items() if mask.any()
                       for x in np.atleast_1d(factors[path])[np.atleast_1d(mask)]}
             if chosen:
-                rows[", ".join(group)] = " to ".join(f"{plan.optimizer.learning_rate * factor:.3g}" if factor else "-"
+                rows[", ".join(group)] = " to ".join(f"{stage.optimizer.learning_rate * factor:.3g}" if factor else "-"
                                                      for factor in sorted({min(chosen), max(chosen)}))
             uniform &= chosen <= {1.0}
-        columns.append((plan.name, rows))
+        columns.append((stage.name, rows))
     if uniform and len(columns) == 1:
         return ""
     lines = [["stage", *(name for name, _ in columns)]]

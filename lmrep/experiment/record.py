@@ -324,7 +324,7 @@ class TaskExperiment(Experiment):
 
 
 @dataclass(frozen=True)
-class StagePlan:
+class ResolvedStage:
     """A stage with every field resolved."""
 
     name: str

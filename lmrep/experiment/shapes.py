@@ -29,7 +29,7 @@ CHOICES = 4  # or candidates, of an example of a task that chooses, before there
 class StageShapes(NamedTuple):
     """A stage without its data."""
 
-    plan: experiments.StagePlan  # its fields, resolved
+    fields: experiments.ResolvedStage
     stage: Stage  # as the trainer takes it
     state: TrainState  # `jax.ShapeDtypeStruct`s of the training state, with their shardings on the mesh
     characters: bool  # whether batches have the characters of words
@@ -47,15 +47,15 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
       UserError: a network, objective or optimizer cannot be built, or stages cannot follow each other.
     """
     vocabulary = vocabulary or untrained_vocabulary(experiment.tokenizer, experiment.model)
-    plans, stages, parts = experiments.resolve_stages(experiment), [], frozen.load(experiment, values=False)
-    for i, plan in enumerate(plans):
-        network = experiments.build_model(experiment, vocabulary.size, plan, platform(mesh))
-        objective = build.without_frozen(build.objective(plan, network, vocabulary, parts), plan.optimizer)
-        optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
-        stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
-                      plan.microbatches, start=plan.start)
-        state = abstract(objective, optimizer, plan.batch_size, mesh)
-        stages.append(StageShapes(plan, stage, state, vocabulary.characters is not None))
+    resolved, stages, parts = experiments.resolve_stages(experiment), [], frozen.load(experiment, values=False)
+    for i, fields in enumerate(resolved):
+        network = experiments.build_model(experiment, vocabulary.size, fields, platform(mesh))
+        objective = build.without_frozen(build.objective(fields, network, vocabulary, parts), fields.optimizer)
+        optimizer = optimizers.build(fields.optimizer, objective.specs, experiments.schedule_steps(resolved, i))
+        stage = Stage(fields.name, fields.steps, objective, optimizer, lambda *_: iter(()), fields.batch_size,
+                      fields.microbatches, start=fields.start)
+        state = abstract(objective, optimizer, fields.batch_size, mesh)
+        stages.append(StageShapes(fields, stage, state, vocabulary.characters is not None))
     check_stages([one.stage for one in stages])
     return stages
 
@@ -81,43 +81,44 @@ def check_contracts(experiment: Experiment) -> None:
     layers = getattr(experiments.model_config(experiment.model), "layers", None)
     network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
-    for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
-        struct = batch_struct(ALL_FORMATS[plan.format_name].fields(plan.format), vocabulary.characters is not None,
-                              b=2, t=plan.length)
+    for stage in {repr((x.objective, x.format_name, x.format)): x for x in stages}.values():
+        struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
+                              b=2, t=stage.length)
         contracts.check_states(network, *row, struct, layers)
-        metrics = ALL_OBJECTIVES[plan.objective_name].metrics
+        metrics = ALL_OBJECTIVES[stage.objective_name].metrics
         measured = contracts.check_objective(
-            plan.objective_name, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)
+            stage.objective_name, lambda stage=stage: build.objective(stage, network, vocabulary, parts), struct,
+            metrics)
         if best in metrics and best not in measured:
-            raise UserError(f"checkpoint.best is {best!r}, which objective {plan.objective_name!r} as configured does "
-                            f"not measure; it measures {', '.join(sorted(measured))}")
-    for i, plan in enumerate(stages):
-        specs = build.objective(plan, network, vocabulary, parts).specs
-        optimizers.build(plan.optimizer, specs, experiments.schedule_steps(stages, i))
+            raise UserError(f"checkpoint.best is {best!r}, which objective {stage.objective_name!r} as configured "
+                            f"does not measure; it measures {', '.join(sorted(measured))}")
+    for i, stage in enumerate(stages):
+        specs = build.objective(stage, network, vocabulary, parts).specs
+        optimizers.build(stage.optimizer, specs, experiments.schedule_steps(stages, i))
 
 
 def batch(one: StageShapes, mesh: Mesh) -> dict[str, Any]:
     """Returns the shapes of a stage's global batch, laid out on the mesh. The batch of a task has as many texts of the
     full length as its format allows, one in each sequence, or `CHOICES` in each example. Source and target each have
     their own length, unless they are packed."""
-    plan, form, columns = one.plan, ALL_FORMATS[one.plan.format_name], {}
-    length = source_length = plan.length
-    task = TASKS.get(plan.objective_name)
+    fields, form, columns = one.fields, ALL_FORMATS[one.fields.format_name], {}
+    length = source_length = fields.length
+    task = TASKS.get(fields.objective_name)
     if task and (pairs := one.stage.objective.uses.text_pairs):
-        length, source_length = pairs.lengths(plan.length, form.packed(plan.format))
-    rows, shards = plan.batch_size, plan.batch_size // batch_sharding(mesh).shard_shape((plan.batch_size,))[0]
-    if limit := getattr(plan.format, "batch_tokens", 0):
-        multiple = shards * plan.microbatches
+        length, source_length = pairs.lengths(fields.length, form.packed(fields.format))
+    rows, shards = fields.batch_size, fields.batch_size // batch_sharding(mesh).shard_shape((fields.batch_size,))[0]
+    if limit := getattr(fields.format, "batch_tokens", 0):
+        multiple = shards * fields.microbatches
         rows = -(-min(rows, limit // max(length, source_length)) // multiple) * multiple
     sizes = {"b": rows, "t": length, "s": source_length, "n": 1, "k": CHOICES,
-             "l": max(1, len(getattr(plan.objective, "labels", ())))}
-    if word_bytes := getattr(plan.objective, "characters", None):
+             "l": max(1, len(getattr(fields.objective, "labels", ())))}
+    if word_bytes := getattr(fields.objective, "characters", None):
         sizes["y"] = word_bytes.max_length
     if task:
-        columns = task.columns(plan.objective) | word_features.fields(plan.objective)
+        columns = task.columns(fields.objective) | word_features.fields(fields.objective)
         if task.reads.grouped:
             sizes |= {"t": (CHOICES, length), "n": CHOICES}
-    return batch_struct(form.fields(plan.format), one.characters, columns, batch_sharding(mesh), **sizes)
+    return batch_struct(form.fields(fields.format), one.characters, columns, batch_sharding(mesh), **sizes)
 
 
 def untrained_vocabulary(tokenizer: tokenizers.Config, model: Mapping[str, Any], size: int = 0) -> Vocabulary:

@@ -1,7 +1,7 @@
-"""The plan of a sweep: every setting, a set of overrides of one experiment's config, with every seed.
+"""The specification of a sweep: every setting, a set of overrides of one experiment's config, with every seed.
 
     sweeps/rates/
-      sweep.json                            the plan
+      sweep.json                            the spec
       learning_rate=1e-4,batch_size=16/     a setting
         seed=0/                             the workdir of a run
         seed=0.log, seed=0.json             the run's output, and how it ended
@@ -60,8 +60,8 @@ class Run(NamedTuple):
         return f"{self.setting.name}/seed={self.seed}"
 
 
-class Plan(NamedTuple):
-    """The plan of a sweep.
+class SweepSpec(NamedTuple):
+    """The specification of a sweep.
 
     Attributes:
       file, argument: the config file, and its argument after the colon.
@@ -100,16 +100,16 @@ class Plan(NamedTuple):
                 *([f"--data_dir={self.data_dir}"] if self.data_dir else [])]
 
 
-# The plan
+# The specification
 
 
 def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequence[Fields],
-         seeds: Sequence[int], data_dir: str = "") -> Plan:
-    """Makes a plan, and checks all its configs.
+         seeds: Sequence[int], data_dir: str = "") -> SweepSpec:
+    """Makes a spec, and checks all its configs.
 
     Args:
       load: (argument, overrides) -> the experiment's config.
-      file, argument, overrides: as in `Plan`.
+      file, argument, overrides: as in `SweepSpec`.
       settings: the fields of each setting; `((),)` for the experiment as it is.
       seeds: () for the seed of the config.
       data_dir: the directory of token stores.
@@ -149,11 +149,11 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
         for stage in experiments.resolve_stages(experiment):
             metrics |= COMMON | experiment.metrics(stage.objective_name)
         checked.append(Setting(name, fields, changes))
-    return Plan(file, argument, tuple(overrides), data_dir, tuple(checked), tuple(seeds) or (flat_base["seed"],),
+    return SweepSpec(file, argument, tuple(overrides), data_dir, tuple(checked), tuple(seeds) or (flat_base["seed"],),
                 json.loads(json.dumps(base)), metric, metrics)
 
 
-def extend(old: Plan, new: Plan) -> Plan:
+def extend(old: SweepSpec, new: SweepSpec) -> SweepSpec:
     """Returns `new`, which may only add settings or seeds to `old`; the settings of `old` keep their names.
 
     Raises:
@@ -184,39 +184,39 @@ def extend(old: Plan, new: Plan) -> Plan:
     return new._replace(settings=tuple(settings))
 
 
-def write(directory: Path, plan: Plan) -> None:
+def write(directory: Path, spec: SweepSpec) -> None:
     """Writes sweep.json to a directory. Raises RunFault if that fails."""
-    settings = [setting._asdict() for setting in plan.settings]
-    metrics = {name: metric._asdict() for name, metric in plan.metrics.items()}
-    write_json(directory / SWEEP, plan._asdict() | {"settings": settings, "metrics": metrics})
+    settings = [setting._asdict() for setting in spec.settings]
+    metrics = {name: metric._asdict() for name, metric in spec.metrics.items()}
+    write_json(directory / SWEEP, spec._asdict() | {"settings": settings, "metrics": metrics})
 
 
-def read(directory: Path) -> Plan | None:
-    """Reads the plan in a directory; None if there is none. Raises UserError if it is damaged."""
-    return json_files.read(Annotated[Plan, _mismatch], directory / SWEEP, "restore it, or give another --workdir")
+def read(directory: Path) -> SweepSpec | None:
+    """Reads the spec in a directory; None if there is none. Raises UserError if it is damaged."""
+    return json_files.read(Annotated[SweepSpec, _mismatch], directory / SWEEP, "restore it, or give another --workdir")
 
 
-def _mismatch(plan: Plan) -> str:
-    """Describes what a plan that was read should have had, or returns "" if it could come from `make`."""
-    folders = [setting.name for setting in plan.settings]
+def _mismatch(spec: SweepSpec) -> str:
+    """Describes what a spec that was read should have had, or returns "" if it could come from `make`."""
+    folders = [setting.name for setting in spec.settings]
     if not folders or len(set(folders)) < len(folders) or not all(map(FOLDER.fullmatch, folders)):
         return "settings with different names of folders"
-    if len(set(plan.seeds)) < len(plan.seeds) or not all(0 <= seed < 2**32 for seed in plan.seeds):
+    if len(set(spec.seeds)) < len(spec.seeds) or not all(0 <= seed < 2**32 for seed in spec.seeds):
         return "different seeds from 0 to 2**32 - 1"
-    if not isinstance(plan.base.get("checkpoint"), dict | None):
+    if not isinstance(spec.base.get("checkpoint"), dict | None):
         return "a config as base"
     try:
-        for metric in plan.metrics.values():
+        for metric in spec.metrics.values():
             format(0.5, metric.format)
     except ValueError:
         return "metrics with formats of numbers"
-    return "" if plan.metric in plan.metrics else "the metric among the metrics"
+    return "" if spec.metric in spec.metrics else "the metric among the metrics"
 
 
-def command(directory: Path, plan: Plan) -> str:
+def command(directory: Path, spec: SweepSpec) -> str:
     """Returns the command line that continues a sweep."""
-    config = f"--config={plan.file}{':' * bool(plan.argument)}{plan.argument}"
-    words = [f"--workdir={directory}", *([] if page_files.is_page(plan.file) else [config])]
+    config = f"--config={spec.file}{':' * bool(spec.argument)}{spec.argument}"
+    words = [f"--workdir={directory}", *([] if page_files.is_page(spec.file) else [config])]
     return f"lmrep sweep {shlex.join(words)}"
 
 

@@ -19,7 +19,7 @@ from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, small_networks
-from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.config import Experiment, ResolvedStage
 from lmrep.experiment.data_sets import config_of, files, read_split, splits, task_of
 from lmrep.experiment.record import Data
 from lmrep.models.base import Model
@@ -195,7 +195,7 @@ def tokenize_records(
     return mix(names, parts) if experiment.sources else parts[0]
 
 
-def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tuple[str, StagePlan, list[Record]]]:
+def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tuple[str, ResolvedStage, list[Record]]]:
     """Yields (source, the stage with the task's config for it, its records) of each source."""
     stage = experiments.resolve_stages(experiment)[0]
     for source, group in itertools.groupby(records, key=lambda record: record.source):

@@ -29,7 +29,7 @@ from lmrep.data.records import Record
 from lmrep.data.store.scan import documents
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import StagePlan, stage_at
+from lmrep.experiment.config import ResolvedStage, stage_at
 from lmrep.inference import evaluate_task, reading_times
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import suite as suites
@@ -199,7 +199,7 @@ class Split(NamedTuple):
 
 
 def read_split(
-    run: Run, stage: StagePlan, split: str, data_dir: Path, files: str = "", examples: int | None = None,
+    run: Run, stage: ResolvedStage, split: str, data_dir: Path, files: str = "", examples: int | None = None,
     source: str = "",
 ) -> Split:
     """Reads what a run is evaluated on, as `build.prepare_split` does, for a stage of it."""
@@ -211,7 +211,7 @@ def read_split(
     return Split(name, data.tokenizer.vocabulary, records or (), dataset, limit)
 
 
-def evaluator(run: Run, objective: Objective, stage: StagePlan, split: Split) -> Callable[[Tree], Result]:
+def evaluator(run: Run, objective: Objective, stage: ResolvedStage, split: Split) -> Callable[[Tree], Result]:
     """Returns a function of an objective's parameters that computes its metrics on a split, on all devices, and the
     predictions for labelled examples. It compiles once."""
     shared = run.params.get(SHARED)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.experiment.record import ALL_FORMATS, StagePlan
+from lmrep.experiment.record import ALL_FORMATS, ResolvedStage
 from lmrep.metrics import loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import causal
@@ -35,7 +35,7 @@ class Pointer:
     theta: float = setting(1.0, "factor of the products of outputs", at_least=0)
 
 
-def with_pointer(objective: Objective, model: Model, stage: StagePlan, pointer: Pointer) -> Objective:
+def with_pointer(objective: Objective, model: Model, stage: ResolvedStage, pointer: Pointer) -> Objective:
     """Returns the objective of a stage for evaluation: its metrics are `lm_loss` and, with the cache, `pointer_loss`.
 
     Raises:

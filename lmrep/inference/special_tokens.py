@@ -8,7 +8,7 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.records.encoding import assemble
 from lmrep.data.tokenized_text import special_tokens_around
 from lmrep.data.tokenizers import bpe
-from lmrep.experiment.config import StagePlan, stage_at
+from lmrep.experiment.config import ResolvedStage, stage_at
 from lmrep.experiment.record import ALL_FORMATS, EXAMPLES
 from lmrep.models.base import Context
 
@@ -53,7 +53,7 @@ def example(run: Any, text: str | tuple[str, str]) -> tuple[list[int], list[int]
     return [*first, *second], [0] * len(first) + [1] * len(second)
 
 
-def start_token(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
+def start_token(stage: ResolvedStage | None, vocabulary: Vocabulary) -> int | None:
     """Returns the token before a document's first one in training; None if there is none.
 
     It is the special token that the stage's format puts there, for example [CLS], or the token that ends the previous

@@ -28,7 +28,7 @@ from lmrep.data import tokenizers
 from lmrep.data.tokenizers import library
 from lmrep.experiment import config as experiments
 from lmrep.experiment import frozen
-from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.config import Experiment, ResolvedStage
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import certificate, sentence_transformers, tensor_files
@@ -231,7 +231,7 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     return checkpoint, remarks
 
 
-def _published_task(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
+def _published_task(stage: ResolvedStage, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
     """Returns the task and head that a run was fine-tuned for; None if no published class has such a head, as for a
     pretrained run.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.experiment import shapes
-from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, StagePlan
+from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, ResolvedStage
 from lmrep.experiment.record import ALL_FORMATS
 from lmrep.objectives.base import Objective
 from lmrep.planning import conventions, flops, published
@@ -78,26 +78,26 @@ def of_experiment(
     """
     mesh, stages = make_mesh(1, 1, 1), []
     for stage_shapes in shapes.without_data(experiment, vocabulary, mesh):
-        plan, stage = stage_shapes.plan, stage_shapes.stage
-        if ALL_FORMATS[plan.format_name].plan is None:
+        fields, stage = stage_shapes.fields, stage_shapes.stage
+        if ALL_FORMATS[fields.format_name].plan is None:
             exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
                                  "in cost.jsonl")
         else:
             exact = Figure(flops.of_train_step(
-                stage.objective, stage.optimizer, shapes.batch(stage_shapes, mesh), plan.microbatches))
-        figures = {name: figure if figure.flops is None else Figure(figure.flops * plan.batch_size) for name, figure
-                   in by_formulas(stage.objective, plan, fraction).items()} | {"exact": exact}
-        steps = None if plan.steps == UNKNOWN_STEPS else plan.steps
-        stages.append(StageCompute(plan.name, plan.objective_name, steps, plan.batch_size, plan.length,
+                stage.objective, stage.optimizer, shapes.batch(stage_shapes, mesh), fields.microbatches))
+        figures = {name: figure if figure.flops is None else Figure(figure.flops * fields.batch_size) for name, figure
+                   in by_formulas(stage.objective, fields, fraction).items()} | {"exact": exact}
+        steps = None if fields.steps == UNKNOWN_STEPS else fields.steps
+        stages.append(StageCompute(fields.name, fields.objective_name, steps, fields.batch_size, fields.length,
                                    figures))
     return stages
 
 
 def by_formulas(
-    objective: Objective, plan: StagePlan, fraction: float = conventions.MASKED_FRACTION
+    objective: Objective, fields: ResolvedStage, fraction: float = conventions.MASKED_FRACTION
 ) -> dict[str, Figure]:
     """Computes the operations of training on one sequence, padding included, by the conventions that are formulas."""
-    networks, reason, length = objective.uses.networks, "", plan.length
+    networks, reason, length = objective.uses.networks, "", fields.length
     if not networks:
         reason = f"the objective {objective.name!r} does not state which networks it trains"
     elif any(use.sizes is None for use in networks):
@@ -105,7 +105,7 @@ def by_formulas(
     if reason:
         return dict.fromkeys(("electra_script", "six_n"), Figure(None, reason))
     target, source = (length, 0) if objective.uses.text_pairs is None else objective.uses.text_pairs.lengths(
-        length, ALL_FORMATS[plan.format_name].packed(plan.format))
+        length, ALL_FORMATS[fields.format_name].packed(fields.format))
     six_n = sum(conventions.six_n_of_text(use.sizes, target, source) for use in networks)
     return {"electra_script": _by_script(objective, length, fraction), "six_n": Figure(six_n)}
 

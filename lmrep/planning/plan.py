@@ -135,17 +135,18 @@ def plan(experiment: Experiment, hardware: Hardware, vocabulary: Vocabulary | No
     stages = shapes.without_data(experiment, vocabulary, mesh)
     different = {_program_key(stage): stage for stage in reversed(stages)}
     plans = dict(zip(different, plan_stages(list(different.values()), mesh, hardware), strict=True))
-    return [plans[_program_key(stage)]._replace(stage=stage.plan.name, steps=_steps(stage)) for stage in stages]
+    return [plans[_program_key(stage)]._replace(stage=stage.fields.name, steps=_steps(stage)) for stage in stages]
 
 
 def _program_key(stage: StageShapes) -> tuple:
     """Returns the settings that determine the program of a stage."""
-    plan = stage.plan
-    return plan.length, plan.batch_size, plan.microbatches, plan.objective, plan.format, repr(plan.optimizer)
+    fields = stage.fields
+    return (fields.length, fields.batch_size, fields.microbatches, fields.objective, fields.format,
+            repr(fields.optimizer))
 
 
 def _steps(stage: StageShapes) -> int | None:
-    return None if stage.plan.steps == experiments.UNKNOWN_STEPS else stage.plan.steps
+    return None if stage.fields.steps == experiments.UNKNOWN_STEPS else stage.fields.steps
 
 
 class Compiled(NamedTuple):
@@ -199,7 +200,8 @@ def _step_plan(
     executed = program.flops() if program else traced / mesh.size
     traffic = program.traffic() if program else 0.0
     plan = StepPlan(
-        shapes.plan.name, _steps(shapes), stage.batch_size, shapes.plan.length, stage.microbatches, dict(mesh.shape),
+        shapes.fields.name, _steps(shapes), stage.batch_size, shapes.fields.length, stage.microbatches,
+        dict(mesh.shape),
         _memory(shapes, batch, compiled, int(chip.memory)), checkpoint(shapes.state, hardware), float(traced), executed,
         traffic, transfers,
         max(executed, traced / mesh.size) / chip.flops, traffic / chip.bandwidth,

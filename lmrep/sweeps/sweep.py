@@ -16,17 +16,17 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.paths import as_path
 from lmrep.experiment import checks, page_files, settings
-from lmrep.experiment import sweep as plans
+from lmrep.experiment import sweep as specs
 from lmrep.experiment.fine_tuning import grids
 from lmrep.experiment.settings import Fields
-from lmrep.experiment.sweep import Plan
+from lmrep.experiment.sweep import SweepSpec
 from lmrep.interop.checkpoint_config import load_config
 from lmrep.storage.workdir import CONFIG, LOCK, exclusive
 from lmrep.sweeps import runs
 
 PAPER = "paper"
 VALIDATIONS = {"auto": None, "last": False, "best": True}
-LOCK_SECONDS = 60.0  # another task writes the plan in less; a lock that is held longer is a run's
+LOCK_SECONDS = 60.0  # another task writes the spec in less; a lock that is held longer is a run's
 MAX_REASONS, MAX_WIDTH = 10, 160  # lines about failed runs, and characters of each
 
 
@@ -34,7 +34,7 @@ class Sweep(NamedTuple):
     """The results of a sweep; `print` shows them as a table."""
 
     directory: Path
-    plan: Plan
+    spec: SweepSpec
     metric: str  # that settings are compared by
     summaries: list[Summary]  # of each setting, the best first
     failed: bool  # whether runs were to be trained here, and none finished
@@ -43,7 +43,7 @@ class Sweep(NamedTuple):
     @property
     def best(self) -> Summary | None:
         """The setting with the best mean; None before a run has finished."""
-        return analysis.leading(self.summaries, self.plan.metrics[self.metric])
+        return analysis.leading(self.summaries, self.spec.metrics[self.metric])
 
     def __str__(self) -> str:
         text = _describe(self)
@@ -85,48 +85,48 @@ def sweep(
     choose(VALIDATIONS, validation, "validation")
     previous = _previous(directory, train)
     pairs = tuple((path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items())
-    plan = _plan(config, directory, previous, grid, seeds, as_path(data_dir), pairs) if train else previous
-    metric = metric or plan.metric
-    if metric not in plan.metrics:
-        raise UserError(f"--metric is {metric!r}; expected one of {', '.join(plan.metrics)}"
-                        f"{suggestion(metric, plan.metrics)}")
+    spec = _spec(config, directory, previous, grid, seeds, as_path(data_dir), pairs) if train else previous
+    metric = metric or spec.metric
+    if metric not in spec.metrics:
+        raise UserError(f"--metric is {metric!r}; expected one of {', '.join(spec.metrics)}"
+                        f"{suggestion(metric, spec.metrics)}")
     searching = grid == settings.AUTO and tasks == 1 and train
     while True:
         if train:
-            with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the plan too
-                if previous := plans.read(directory):
-                    plan = plans.extend(previous, plan)
-                plans.write(directory, plan)
-            runs.train(directory, plan, plan.runs()[task::tasks], retry)
-        results = [analysis.result(directory, plan, run, metric, VALIDATIONS[validation]) for run in plan.runs()]
-        summaries = analysis.summarize(plan, results)
-        leader, rate = analysis.leading(summaries, plan.metrics[metric]), None
+            with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the spec too
+                if previous := specs.read(directory):
+                    spec = specs.extend(previous, spec)
+                specs.write(directory, spec)
+            runs.train(directory, spec, spec.runs()[task::tasks], retry)
+        results = [analysis.result(directory, spec, run, metric, VALIDATIONS[validation]) for run in spec.runs()]
+        summaries = analysis.summarize(spec, results)
+        leader, rate = analysis.leading(summaries, spec.metrics[metric]), None
         if searching and leader and not _open(results):
-            rate = settings.next_rate(plan.settings, [
+            rate = settings.next_rate(spec.settings, [
                 summary.setting for summary in summaries if summary.mean == leader.mean])
         if rate is None:
             break
         print(f"the best learning rate so far is the highest or the lowest: trying {rate} too", file=sys.stderr,
               flush=True)
         retry = False
-        plan = _make(plan.file, plan.argument, plan.overrides, [
-            *(setting.fields for setting in plan.settings), ((settings.RATE, rate),)], plan.seeds, plan.data_dir)
+        spec = _make(spec.file, spec.argument, spec.overrides, [
+            *(setting.fields for setting in spec.settings), ((settings.RATE, rate),)], spec.seeds, spec.data_dir)
     states = {result.state for result in results[task::tasks]}
-    result = Sweep(directory, plan, metric, summaries, bool(states) and not states & {
+    result = Sweep(directory, spec, metric, summaries, bool(states) and not states & {
         analysis.FINISHED, analysis.RUNNING})
     try:
-        analysis.write(directory, summaries, metric, plan.metrics[metric])
+        analysis.write(directory, summaries, metric, spec.metrics[metric])
     except RunFault:
         print(result, flush=True)  # it is known, and cannot be kept
         raise
     return result._replace(report=_report(result)) if train and report and not _open(results) else result
 
 
-def _previous(directory: Path, train: bool) -> Plan | None:
-    """Reads the plan of a sweep; None if it is new. Raises UserError if it cannot be trained, or shown, there."""
+def _previous(directory: Path, train: bool) -> SweepSpec | None:
+    """Reads the spec of a sweep; None if it is new. Raises UserError if it cannot be trained, or shown, there."""
     if train:
         checks.check_writable(directory)
-    previous = plans.read(directory)
+    previous = specs.read(directory)
     if previous is None and (directory / CONFIG).exists():
         raise UserError(f"{directory} holds a run, not a sweep; give another --workdir")
     if not train and previous is None:
@@ -139,11 +139,11 @@ def _open(results: Sequence[Result]) -> bool:
     return bool({analysis.RUNNING, analysis.UNFINISHED} & {result.state for result in results})
 
 
-def _plan(
-    config: str | os.PathLike | None, directory: Path, previous: Plan | None, grid: Any,
+def _spec(
+    config: str | os.PathLike | None, directory: Path, previous: SweepSpec | None, grid: Any,
     seeds: str | Sequence[int] | None, data_dir: str, overrides: Fields,
-) -> Plan:
-    """Makes the plan that the arguments describe. What they leave open is taken from the previous plan, if any."""
+) -> SweepSpec:
+    """Makes the spec that the arguments describe. What they leave open is taken from the previous spec, if any."""
     if config is not None and not isinstance(config, str | os.PathLike):
         raise UserError("config is a config in memory, and the runs of a sweep are processes that read a config file; "
                         "give its name with choices, such as 'bert.py:size=tiny', and fields as keywords, or write a "
@@ -156,7 +156,7 @@ def _plan(
     elif previous:
         if not page_files.is_page(previous.file):  # a config file is code, and may be another user's
             raise UserError(f"the sweep in {directory} is of {previous.file}, which does not come with lmrep; to run "
-                            f"that file, name it: {plans.command(directory, previous)}")
+                            f"that file, name it: {specs.command(directory, previous)}")
         file, argument = previous.file, previous.argument
         overrides = tuple((dict(previous.overrides) | dict(overrides)).items())
     else:
@@ -189,15 +189,15 @@ def _plan(
     return _make(file, argument, overrides, fields, seeds, data_dir or (previous.data_dir if previous else ""))
 
 
-def _make(file: str, *options: Any) -> Plan:
-    """Makes a plan of a config file; `options` are the other arguments of `lmrep.experiment.sweep.make`."""
-    return plans.make(partial(load_config, file), file, *options)
+def _make(file: str, *options: Any) -> SweepSpec:
+    """Makes the spec of a sweep from a config file; `options` are the other arguments of `specs.make`."""
+    return specs.make(partial(load_config, file), file, *options)
 
 
 def _describe(sweep: Sweep) -> str:
     """Formats the results: the table, the best setting, the runs that failed, and how to go on."""
-    directory, plan, name, summaries, *_ = sweep
-    metric, results = plan.metrics[name], [result for summary in summaries for result in summary.results]
+    directory, spec, name, summaries, *_ = sweep
+    metric, results = spec.metrics[name], [result for summary in summaries for result in summary.results]
     direction = "higher" if metric.higher_is_better else "lower"
     lines = [f"\n{metric.title} ({name}) on the validation split, {direction} is better:\n",
              analysis.table(summaries, metric), ""]
@@ -209,14 +209,14 @@ def _describe(sweep: Sweep) -> str:
         lines.append(f"best on the validation split: {leader.setting.name}" if not near else
                      f"no setting is best: {leader.setting.name} leads on the validation split{noise}{unknown}; more "
                      "seeds (--seeds=0-4) may tell them apart")
-    if fields := analysis.incomparable(plan):
+    if fields := analysis.incomparable(spec):
         lines.append(f"settings differ in {', '.join(fields)}, by which validation examples or targets can differ; "
                      "then these figures cannot be compared")
     reasons = [f"failed: {result.run.name}: {shorten(result.reason, MAX_WIDTH)}" for result in results if result.reason]
     lines += reasons[:MAX_REASONS]
     if more := reasons[MAX_REASONS:]:
         lines.append(f"and {len(more)} more: see {directory / analysis.RECORD}")
-    command = plans.command(directory, plan)
+    command = specs.command(directory, spec)
     for state, advice in ((analysis.FAILED, f"to train again: {command} --retry"),
                           (analysis.RUNNING, "by other processes"), (analysis.UNFINISHED, f"to continue: {command}")):
         if count := sum(result.state == state for result in results):
@@ -228,7 +228,7 @@ def _report(sweep: Sweep) -> Path | None:
     """Writes report.html and returns its path. An error is only a warning, since all runs are done."""
     from lmrep.analysis import report  # slow to import
 
-    directory, metric = sweep.directory, sweep.plan.metrics[sweep.metric]
+    directory, metric = sweep.directory, sweep.spec.metrics[sweep.metric]
     chosen = analysis.reported(sweep.summaries, metric)
     finished = sum(summary.count(analysis.FINISHED) for summary in sweep.summaries)
     if not chosen:
@@ -237,7 +237,7 @@ def _report(sweep: Sweep) -> Path | None:
     print(f"writing a report of {selected}", file=sys.stderr, flush=True)
     try:
         return report.write([directory / run.name for run in chosen], directory / report.NAME,
-                            data_dir=Path(sweep.plan.data_dir or default_data_dir()))
+                            data_dir=Path(sweep.spec.data_dir or default_data_dir()))
     except Exception as error:
         print(f"warning: the report could not be written: {error}", file=sys.stderr)
         return None

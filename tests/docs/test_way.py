@@ -7,7 +7,7 @@ from pathlib import Path
 import ml_collections
 import pytest
 
-from lmrep.experiment.record import Experiment, StagePlan
+from lmrep.experiment.record import Experiment, ResolvedStage
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
 from lmrep.training import loop
@@ -16,7 +16,7 @@ from tests import small
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/understand/config.md").read_text()
-CONFIGS = (ml_collections.ConfigDict, Experiment, StagePlan, Stage,
+CONFIGS = (ml_collections.ConfigDict, Experiment, ResolvedStage, Stage,
            *(row.config for row in (*MODELS.values(), *OBJECTIVES.values())))
 OWN = ("lmrep/models/", "lmrep/objectives/")  # read their own records
 

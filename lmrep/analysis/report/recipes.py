@@ -13,7 +13,7 @@ from lmrep.config.record import flatten_config
 from lmrep.data import corpora
 from lmrep.experiment import checks, fine_tuning, page_files, resolve
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan, model_config
+from lmrep.experiment.config import Experiment, ResolvedStage, model_config
 from lmrep.experiment.fields import list_fields
 from lmrep.experiment.pretraining import Paper
 from lmrep.models import PRESETS
@@ -181,7 +181,7 @@ def corpus(experiment: Experiment) -> str:
                         for source in experiment.data_sets())
 
 
-def lengths(stages: Sequence[StagePlan]) -> str:
+def lengths(stages: Sequence[ResolvedStage]) -> str:
     """Describes the number of tokens per sequence in each stage."""
     if len({stage.length for stage in stages}) == 1:
         return str(stages[0].length)

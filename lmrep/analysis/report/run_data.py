@@ -27,7 +27,7 @@ from lmrep.data.formats import batch_struct
 from lmrep.data.store.prepare import Prepared
 from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan, stage_at
+from lmrep.experiment.config import Experiment, ResolvedStage, stage_at
 from lmrep.experiment.record import ALL_FORMATS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
@@ -87,7 +87,7 @@ class RunData:
     directory: Path  # the workdir
     label: str  # name of the run on the page
     experiment: Experiment  # the content of config.json, checked
-    stages: Sequence[StagePlan]  # the resolved stages of `experiment`
+    stages: Sequence[ResolvedStage]  # the resolved stages of `experiment`
     train: Sequence[dict]  # the lines of metrics.jsonl of this split, by step
     validation: Sequence[dict]  # likewise
     timing: Sequence[dict]  # the lines of timing.jsonl
@@ -108,7 +108,7 @@ class RunData:
     predictions: Predictions = Predictions()  # filled by `predictions.predict`
 
     @property
-    def stage(self) -> StagePlan:
+    def stage(self) -> ResolvedStage:
         """The stage of the last step."""
         return stage_at(self.experiment, self.step)
 
@@ -155,7 +155,7 @@ class RunData:
         return sum((flops * done for flops, done in zip(self.network.flops, steps, strict=True)), 0.0)
 
 
-def steps_done(stages: Sequence[StagePlan], step: float) -> list[float]:
+def steps_done(stages: Sequence[ResolvedStage], step: float) -> list[float]:
     """Returns the number of steps of each stage among the first `step` ones of a run."""
     begins = accumulate((stage.steps for stage in stages), initial=0)
     return [min(max(step - begin, 0), stage.steps) for stage, begin in zip(stages, begins, strict=False)]
@@ -205,7 +205,7 @@ def read_logs(directory: Path, label: str) -> RunData:
         plan=results.intact(plans.read, directory / plans.FILE, notes), notes=tuple(notes))
 
 
-def _epochs(experiment: Experiment, stages: Sequence[StagePlan], prepared: Prepared, step: int,
+def _epochs(experiment: Experiment, stages: Sequence[ResolvedStage], prepared: Prepared, step: int,
             data_dir: Path) -> float | None:
     """Computes `RunData.epochs`. Tables of examples that the run has not left in `data_dir` are made again."""
     total = 0.0
