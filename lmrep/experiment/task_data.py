@@ -19,12 +19,12 @@ from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, small_networks
-from lmrep.experiment.config import Experiment, ResolvedStage
+from lmrep.experiment.config import Experiment
 from lmrep.experiment.data_sets import config_of, files, read_split, splits, task_of
 from lmrep.experiment.record import Data
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS
-from lmrep.tasks.base import TaskDef
+from lmrep.tasks.base import TaskDef, TextEncoder
 from lmrep.tasks.encoding import encode, text_encoder
 from lmrep.tasks.mixture import texts_in_proportion
 
@@ -168,11 +168,9 @@ def expand_unlabelled(
     Raises:
       UserError: the tokenizer or the texts do not allow it.
     """
-    expanded: list[Record] = []
-    for _, stage, group in _sources(experiment, records):
-        task = TASKS[stage.objective_name]
-        make = task.templates.unlabelled(stage.objective)
-        encoder = text_encoder(task, stage.objective, stage.format, stage.length, model, tokenizer)
+    expanded, templates = [], TASKS[experiment.objective["name"]].templates
+    for _, config, encoder, group in _sources(experiment, model, tokenizer, records):
+        make = templates.unlabelled(config)
         expanded += labelled_data.spread(make(group, encoder), examples) if make else group
     return expanded
 
@@ -185,21 +183,23 @@ def tokenize_records(
     Raises:
       UserError: a text is too long, or not Unicode; a record has an unknown source.
     """
-    names, parts = [], []
-    for source, stage, group in _sources(experiment, records):
+    names, parts, task_name = [], [], experiment.objective["name"]
+    task = contracts.checked_task(task_name, TASKS[task_name])
+    for source, config, encoder, group in _sources(experiment, model, tokenizer, records):
         names.append(source)
-        task, config = contracts.checked_task(stage.objective_name, TASKS[stage.objective_name]), stage.objective
-        encoder = text_encoder(task, config, stage.format, stage.length, model, tokenizer)
-        parts.append(encode(task, stage.objective_name, config, encoder, group,
-                            f"{name} of {source}" if source else name, name == "train"))
+        parts.append(encode(task, task_name, config, encoder, group, f"{name} of {source}" if source else name,
+                            name == "train"))
     return mix(names, parts) if experiment.sources else parts[0]
 
 
-def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tuple[str, ResolvedStage, list[Record]]]:
-    """Yields (source, the stage with the task's config for it, its records) of each source."""
-    stage = experiments.resolve_stages(experiment)[0]
+def _sources(
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record]
+) -> Iterator[tuple[str, Any, TextEncoder, list[Record]]]:
+    """Yields (source, the task's config for it, the encoder of its texts, its records) of each source."""
+    stage, task = experiments.resolve_stages(experiment)[0], TASKS[experiment.objective["name"]]
     for source, group in itertools.groupby(records, key=lambda record: record.source):
-        yield source, dataclasses.replace(stage, objective=config_of(experiment, source)), [*group]
+        config = config_of(experiment, source)
+        yield source, config, text_encoder(task, config, stage.format, stage.length, model, tokenizer), [*group]
 
 
 def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
