@@ -103,7 +103,7 @@ def reproduce(
     resolved = {seed: chains.resolve(claim.runs, changes | {f"{name}.seed": str(seed) for name in claim.runs},
                                      directory / f"seed={seed}", file) for seed in seeds}
     for chain in resolved.values() if train else ():
-        chains.check_labelled_files(chain)
+        chains.check_files(chain)
         _check_metric(claim, chain, file)
     runs = {seed: _workdirs(claim, chain, directory / f"seed={seed}") for seed, chain in resolved.items()}
     _check_specification(directory, {"scale": scale, "runs": json.loads(json.dumps(claim.runs)), "overrides": per_run,

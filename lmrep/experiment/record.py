@@ -196,6 +196,11 @@ class Experiment:
                            read(type(self.data), base | source.data, f"config.sources.{i}.data"))
                 for i, source in enumerate(self.sources)]
 
+    def check_files(self, path: str = "config") -> None:
+        """Raises UserError if files of the data are missing; `path` is that of the config, for the message."""
+        for data_set in self.data_sets():
+            corpora.check_files(data_set.data, f"{path}.data")
+
     def metrics(self, objective: str) -> dict[str, Metric]:
         """Returns the metrics of an objective of the experiment, by name."""
         return dict(ALL_OBJECTIVES[objective].metrics)
@@ -265,6 +270,11 @@ class TaskExperiment(Experiment):
         changes = [(source.objective, f"config.sources.{i}.objective") for i, source in enumerate(self.sources)]
         return [data_set._replace(objective=read(config, shared | fields, path)) for data_set, (fields, path) in zip(
             super().data_sets(), changes or [({}, "config.objective")], strict=True)]
+
+    def check_files(self, path: str = "config") -> None:
+        """Raises UserError as `Experiment.check_files`."""
+        for data_set in self.data_sets():
+            records.check_files(data_set.data, f"{path}.data")
 
     def metrics(self, objective: str) -> dict[str, Metric]:
         """Returns the metrics of the task, for a mixture also those of each source."""

@@ -11,7 +11,6 @@ from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
-from lmrep.data.records import files
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.experiment.record import Experiment
@@ -95,27 +94,21 @@ def resolve(
     return chain
 
 
-def check_labelled_files(chain: Sequence[ChainRun]) -> None:
-    """Checks before the first run that the labelled files of all runs that have not begun are there. Raises UserError
-    with the run and the files if they are not."""
+def check_files(chain: Sequence[ChainRun]) -> None:
+    """Checks before the first run that the files of all runs that have not begun are there. Raises UserError with the
+    run and the files if they are not."""
     for run in chain:
-        if not run.experiment.labelled or (Path(run.directory) / CONFIG).is_file():
-            continue
-        for source in run.experiment.data_sets():
-            for split in ("train", "validation"):
-                pattern = getattr(source.data, split)
-                if pattern and not source.data.tfds and source.data.format != "tfds":
-                    try:
-                        files.find(pattern, split)
-                    except UserError as error:
-                        raise UserError(f"run {run.name}: {error}, or give others as "
-                                        f"--config.{run.name}.data.{split}=FILES") from None
+        if not (Path(run.directory) / CONFIG).is_file():
+            try:
+                run.experiment.check_files(f"config.{run.name}")
+            except UserError as error:
+                raise UserError(f"run {run.name}: {error}") from None
 
 
 def in_order(chain: Sequence[ChainRun]) -> Iterator[ChainRun]:
     """Yields the runs, each to be trained before the next. Warns if a run that later ones started from was trained
-    further. Raises UserError as `check_labelled_files`."""
-    check_labelled_files(chain)
+    further. Raises UserError as `check_files`."""
+    check_files(chain)
     for number, run in enumerate(chain, 1):
         before = _newest(run)
         yield run

@@ -127,6 +127,8 @@ def test_a_warning_names_later_runs_of_one_that_is_trained_further(tmp_path, cap
     ("--config.task.batch_size=x", "run task of chain.py: config.batch_size cannot be 'x'"),
     ("--config.task.model.width=33", "run task of chain.py: "),
     ("--config.task.data.train=nowhere.tsv", "run task: the train files 'nowhere.tsv' match no file"),
+    ("--config.adapt.data.files=nowhere.txt", "run adapt: data.files 'nowhere.txt' matches no file"),
+    ("--config.adapt.data.files=nowhere.txt", "or give others as --config.adapt.data.files=FILES"),
 ])
 def test_all_configs_are_checked_before_the_first_run(home, tmp_path, flag, text):
     result = train(home, tmp_path / "runs", flag)

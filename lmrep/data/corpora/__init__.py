@@ -29,12 +29,12 @@ Unusual input is handled by these rules and counted in the tally that is passed 
 """
 
 from lmrep.data.corpora import babylm, python_docs, records, splits, text, tfds
-from lmrep.data.corpora.base import CORPORA, Config, Corpus, CorpusDef, Reader, check_present, open_corpus
+from lmrep.data.corpora.base import CORPORA, Config, Corpus, CorpusDef, Reader, check_files, check_present, open_corpus
 from lmrep.data.corpora.cleaning import MAX_CHARACTERS
 from lmrep.data.corpora.splits import SPLITS, assign, hash_position, imbalanced
 
-__all__ = ["CORPORA", "MAX_CHARACTERS", "SPLITS", "Config", "Corpus", "CorpusDef", "Reader", "assign", "check_present",
-           "hash_position", "imbalanced", "open_corpus", "splits"]
+__all__ = ["CORPORA", "MAX_CHARACTERS", "SPLITS", "Config", "Corpus", "CorpusDef", "Reader", "assign", "check_files",
+           "check_present", "hash_position", "imbalanced", "open_corpus", "splits"]
 
 CORPORA.update({
     "python_docs": python_docs.DEFINITION, "text_files": text.DEFINITION, "jsonl": records.JSONL,

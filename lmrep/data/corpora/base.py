@@ -116,6 +116,15 @@ def check_present(config: Config) -> None:
     choose(CORPORA, config.corpus, "data.corpus").check_present(config)
 
 
+def check_files(config: Config, path: str) -> None:
+    """Raises UserError if a corpus of files cannot be opened; `path` is that of the config, for the message."""
+    if config.files:
+        try:
+            open_corpus(config)
+        except UserError as error:
+            raise UserError(f"{error}, or give others as --{path}.files=FILES") from None
+
+
 def open_corpus(config: Config) -> Corpus:
     """Opens the corpus of a config. Raises UserError if it does not exist, or if `files` is set for a corpus without
     files."""

@@ -20,11 +20,11 @@ from lmrep.data.records import (
 )
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
 from lmrep.data.records.detection import READERS, detect
-from lmrep.data.records.reading import columns_of, files_of, fingerprint, other_files, read, spread
+from lmrep.data.records.reading import check_files, columns_of, files_of, fingerprint, other_files, read, spread
 from lmrep.data.records.values import TEXTS
 
-__all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "ReaderDef", "Record", "columns_of",
-           "detect", "files_of", "fingerprint", "other_files", "read", "spread"]
+__all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "ReaderDef", "Record", "check_files",
+           "columns_of", "detect", "files_of", "fingerprint", "other_files", "read", "spread"]
 
 READERS.update(component_table(ReaderDef, {  # in the order in which formats are detected
     "choices": choices.DEFINITION, "word_in_context": word_in_context.DEFINITION,

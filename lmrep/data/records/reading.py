@@ -81,6 +81,18 @@ def files_of(config: Config, split: str) -> str:
     return config.train if split == "validation" and config.held_out else getattr(config, split)
 
 
+def check_files(config: Config, path: str) -> None:
+    """Raises UserError if files for training and validation are missing; `path` is that of the config, for the
+    message."""
+    for split in ("train", "validation"):
+        pattern = getattr(config, split)
+        if pattern and not config.tfds and config.format != "tfds":
+            try:
+                files.find(pattern, split)
+            except UserError as error:
+                raise UserError(f"{error}, or give others as --{path}.{split}=FILES") from None
+
+
 def other_files(config: Config, files: str, form: Mapping[str, Any] = {}) -> Config:
     """Returns the config of other files, as the test split of `config`. They have the columns of its files, or of its
     test file if they are named like it; a TFDS data set and split, such as tfds:glue/ax:test, has those of `form`,
