@@ -64,7 +64,7 @@ def inspect(
       source: the workdir of a run, or a config as `train` takes it.
       split: of the examples: "train", "validation" or "test".
       examples: how many.
-      step: of pretraining, whose examples are shown in place of the first ones; None for these.
+      step: whose examples are shown in place of the first ones; None for these.
       data_dir: the directory of token stores; by default $LMREP_DATA_DIR or ~/.cache/lmrep.
       **overrides: fields of a config.
 

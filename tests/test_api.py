@@ -207,7 +207,7 @@ def test_inspection_shows_what_a_step_reads(home, run, monkeypatch):
         np.testing.assert_array_equal(shown[-1][1], read[number][1])
     first = lmrep.inspect(home / "run", examples=2, step=1, data_dir=home / "data").partition("\n\n")[2]
     assert first in lmrep.inspect(home / "run", examples=2, data_dir=home / "data")
-    with pytest.raises(UserError, match="step is 0; expected a step of pretraining from 1 to"):
+    with pytest.raises(UserError, match="step is 0; expected a step from 1 to"):
         lmrep.inspect(home / "run", step=0, data_dir=home / "data")
 
 

@@ -7,8 +7,8 @@ from lmrep.core.messages import show_messages
 
 FLAGS = {
     "examples": Flag(5, "the number of examples"),
-    "step": Flag(None, "show the examples that a step of pretraining reads, with its masks; by default the first ones "
-                 "of each stage", int),
+    "step": Flag(None, "show the examples that a step reads, in pretraining with its masks; by default the first ones, "
+                 "of pretraining of each stage", int),
     "split": Flag("train", "train, validation or test"),
     "data_dir": DATA_DIR,
 }

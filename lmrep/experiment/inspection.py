@@ -44,21 +44,23 @@ def report(
     experiment: Experiment, data_dir: Path, split: str = "train", examples: int = 5, step: int | None = None
 ) -> str:
     """Describes the corpus, the tokenizer and the examples of each stage, and shows the first `examples` of `split` as
-    the model gets them. With a `step` of pretraining, shows instead the first `examples` of what that step reads.
+    the model gets them. With a `step`, shows instead the first `examples` of what that step reads.
 
     Raises:
       UserError: there is no such split or step, or parts of the experiment do not fit each other or the data.
     """
     if examples < 0:
         raise UserError(f"examples is {examples}; expected at least 0")
-    if step is not None and (experiment.labelled or split != "train" or not 1 <= step <= experiment.steps):
-        raise UserError(f"step is {step}; expected a step of pretraining from 1 to {experiment.steps:,}, and the split "
-                        "train")
     data = build.prepare_data(experiment, data_dir, log.info)
+    if step is not None and (split != "train" or not 1 <= step <= data.experiment.steps):
+        raise UserError(f"step is {step}; expected a step from 1 to {data.experiment.steps:,}, and the split train")
     if split not in data.splits:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(data.splits)}")
-    sections = (_labelled(data, split, examples) if data.records else _of_step(data, data_dir, examples, step) if step
-                else _text(data, data_dir, split, examples))
+    if data.records:
+        sections = _labelled_step(data, examples, step) if step else _labelled(data, split, examples)
+    else:
+        sections = (_of_step(data, data_dir, examples, step) if step else
+                    _text(data, data_dir, split, examples))
     return "\n\n".join(filter(None, sections))
 
 
@@ -197,6 +199,17 @@ def _labelled(data: Data, split: str, examples: int) -> list[str]:
             _targets(experiment, data.records["train"]), steps, _rates(data),
             *frozen.describe(frozen.load(experiment, data.tokenizer.tokens, values=False)),
             *(_labelled_example(records[i], i, data.splits[split], data) for i in _first(records, examples))]
+
+
+def _labelled_step(data: Data, examples: int, step: int) -> list[str]:
+    """Shows the first `examples` of the batch of a step, as `_of_step`."""
+    experiment, train = data.experiment, data.splits["train"]
+    positions = (step - 1) * experiment.batch_size + np.arange(experiment.batch_size)
+    numbers = train.numbers(positions, experiment.batch_size, experiment.seed)
+    units = train.gather(numbers[numbers >= 0])["unit"]
+    shown = [*dict.fromkeys(train.units.example[units[units >= 0]].tolist())]
+    return [f"Step {step:,}: {len(shown)} examples",
+            *(_labelled_example(data.records["train"][i], i, train, data) for i in shown[:examples])]
 
 
 def _rates(data: Data) -> str:

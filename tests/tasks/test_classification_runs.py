@@ -13,6 +13,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data import records
 from lmrep.data.records import Record
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
 from lmrep.inference import evaluate_task
 from lmrep.tasks.known import KNOWN
 from tests import given, runs, small
@@ -58,6 +60,21 @@ def test_a_run_learns_and_its_best_checkpoint_predicts(trained):
     gold = [record["label"] for record in runs.labelled_texts(44, 1)]
     assert np.mean([one["label"] == label for one, label in zip(predicted(trained), gold, strict=True)]) == \
         pytest.approx(best["accuracy"])
+
+
+def test_inspection_shows_what_a_step_reads(trained):
+    """The records that the trainer reads for a step of the second epoch, in their order."""
+    experiment = lmrep.load(trained).experiment
+    data = build.prepare_data(experiment, trained.parent, tokenizer=experiments.own_tokenizer(trained, experiment))
+    [stage] = build.stages(data, trained.parent)
+    batch = next(iter(stage.batches(np.arange(experiment.batch_size), 9, 10)))
+    shown = lmrep.inspect(trained, step=10, examples=100).split("\n\n")
+    records = [data.records["train"][number] for number in batch["example"] if number >= 0]
+    assert shown[0] == f"Step 10: {len(records)} examples" and len(shown) == 1 + len(records)
+    assert all(record.where in text and record.fields["text"] in text
+               for record, text in zip(records, shown[1:], strict=True))
+    with pytest.raises(UserError, match=f"step is {STEPS + 1}; expected a step from 1 to {STEPS}, and the split train"):
+        lmrep.inspect(trained, step=STEPS + 1)
 
 
 def test_a_run_predicts_from_texts_tuples_and_dicts(trained):
