@@ -276,8 +276,8 @@ def _finish(directory: Path, url: str | None, data_dir: Path, data: Data, reache
     if data.records:
         return outcome._replace(splits=tuple(data.splits))
     capabilities = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name].capabilities
-    texts = prompts.sample_prompts(experiment.samples, capabilities, data.corpus,
-                                   experiments.build_model(experiment).max_length)
+    texts = [] if jax.process_index() else prompts.sample_prompts(
+        experiment.samples, capabilities, data.corpus, experiments.build_model(experiment).max_length)
     return outcome._replace(
         prompts=tuple(texts), splits=tuple(name for name, store in data.splits.items() if store.tokens))
 

@@ -69,9 +69,11 @@ def sentences(store: Store | Sources, tokenizer: Tokenizer) -> list[str]:
     for part in stores:
         count = CANDIDATES // len(stores) + 1
         number = len(part.sentences) - 1
-        for i in np.unique(np.arange(count) * number // count) if number else ():
-            begin, end = part.sentences[i : i + 2]
-            ids = part.take(np.arange(begin, min(end, begin + MAX_TOKENS + 1)))
+        chosen = np.unique(np.arange(count) * number // count) if number else np.zeros(0, np.int64)
+        begins, ends = part.sentences[chosen], part.sentences[chosen + 1]
+        spans = [np.arange(begin, min(end, begin + MAX_TOKENS + 1)) for begin, end in zip(begins, ends, strict=True)]
+        taken = part.take(np.concatenate([*spans, np.zeros(0, np.int64)]))  # at once: they may lie in an object store
+        for ids in np.split(taken, np.cumsum([len(span) for span in spans]))[:-1]:
             text = " ".join(tokenizer.decode(ids.tolist()).split())
             names_special = np.isin(ids, special).any() or any(name in text for name in tokenizer.specials.values())
             if len(ids) <= MAX_TOKENS and len(text) in CHARACTERS and "\ufffd" not in text and not names_special:

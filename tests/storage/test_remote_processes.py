@@ -1,8 +1,10 @@
 """A run of several processes in an object store, which an emulator stands for: killed, refused, continued elsewhere."""
 
+import json
 import resource
 import signal
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import lmrep
 from lmrep import api
-from lmrep.core import remote
+from lmrep.core import object_store, remote
 from lmrep.core.params import flatten
 from lmrep.distributed import process_group
 from lmrep.storage import lease, remote_workdir
@@ -201,3 +203,58 @@ def test_each_process_writes_and_reads_its_shards_alone(emulator, tmp_path):
     store.write(name, content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     store.remove(next(name for name in store.names("checkpoints/2") if "moment" in name))
     several(4, restore_the_first, url, (2, 2), emulator, tmp_path)
+
+
+# The tokens of each process
+
+LINES, STEPS_READ, BATCH_READ = 1000, 3, 8  # lines of a text; the steps and the batch size of a run
+
+
+def train_and_record(home, workdir, data_dir, here):
+    """Trains as one of two processes, each with its half of every batch, and writes the ranges that it has read."""
+    process_group.start()
+    ranges, read = [], object_store.RangeReader.read
+
+    def record(self, requested):
+        ranges.extend(requested)
+        return read(self, requested)
+
+    object_store.RangeReader.read = record
+    config = small.config(home / "long")
+    config.steps, config.batch_size, config.mesh.data = STEPS_READ, BATCH_READ, 2
+    config.data.validation, config.data.test = 0.0, 0.0
+    api.train(config, workdir, data_dir=data_dir)
+    (here / f"{jax.process_index()}.json").write_text(json.dumps(ranges))
+
+
+def test_each_process_reads_the_tokens_of_its_examples_alone(emulator, tmp_path):
+    """And trains to the losses of a run that has the store on its disk."""
+    texts = small.corpus(tmp_path / "long")
+    for number, path in enumerate(sorted(texts.iterdir())):
+        path.write_text("".join(f"The {number} cats see dog {line % 97}.\n" for line in range(LINES)))
+    places, here = {"disk": str(tmp_path / "data"), "store": "s3://bucket/data"}, {}
+    for name, data_dir in places.items():
+        here[name] = tmp_path / name
+        here[name].mkdir()
+        children = [forked.Child(train_and_record, tmp_path, here[name] / "run", data_dir, here[name], environment={
+            **own, **emulator.environment, "LMREP_DATA_DIR": str(here[name] / f"machine {i}")})
+            for i, own in enumerate(forked.addresses(2))]
+        for answer in map(small.finish, children):
+            assert answer.code == 0, answer
+        if name == "disk":
+            store = remote.Store(places["store"], "", "")
+            files = {str(path.relative_to(data_dir)): path for path in Path(data_dir).rglob("*") if path.is_file()}
+            for file, path in files.items():
+                store.upload(path, file)
+    losses = {name: small.losses(folder / "run") for name, folder in here.items()}
+    assert losses["store"] == losses["disk"] and len(losses["disk"]) == STEPS_READ
+    [(file, size)] = [(file, path.stat().st_size) for file, path in files.items() if ".array_record" in file]
+    assert not [path for path in here["store"].glob("machine */**/*") if ".array_record" in path.name]
+    own = []
+    for process in range(2):
+        ranges = json.loads((here["store"] / f"{process}.json").read_text())
+        assert {name for name, *_ in ranges} == {Path(file).name}
+        own.append({(start, stop) for _, start, stop in ranges if stop < size})
+        assert len(own[process]) == len(ranges) - 1  # the end of the file, which says where records are; each once
+    count = STEPS_READ * BATCH_READ // 2  # examples of a process, each in one or two records
+    assert count // 2 < len(own[1]) <= 2 * count < len(own[0])  # process 0 also tries the network on sentences
