@@ -43,12 +43,13 @@ def plans(store, length):
 
 
 def crossings(plan):
-    """The mean number, per example, of documents that begin inside a segment."""
-    if isinstance(plan, Mixture) or plan.layout.spans_per_segment == 1:
+    """The mean number, per example, of documents that begin inside a segment; nan for a plan without a table of spans,
+    and for pairs, whose label says whether they cross documents."""
+    if not isinstance(plan, formats.Plan) or plan.layout.spans_per_segment == 2:
+        return float("nan")
+    if plan.layout.spans_per_segment == 1:
         return 0.0
     starts, store, offsets = plan.spans.starts, plan.store, plan.spans.offsets
-    if plan.layout.spans_per_segment == 2:
-        return float("nan")  # the label says whether a pair crosses documents
     begins = np.isin(starts, store.sentences[store.documents[:-1]])
     begins[offsets[:-1]] = False
     return begins.sum() / plan.rows
