@@ -26,6 +26,7 @@ import numpy as np
 from lmrep.core import params as P
 from lmrep.core.host import keep_memory, processor
 from lmrep.data import sentences, tokenizers
+from lmrep.experiment import config as experiments
 from lmrep.inference import export
 from lmrep.inference.run import Run
 from lmrep.models import PRESETS, transformer
@@ -42,7 +43,8 @@ def make_run(size, vocab):
     initial = P.init(model.specs, jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.02 * rng.standard_normal(x.shape, np.float32), initial)
     objective = SimpleNamespace(uses=Uses())
-    run = Run(Path("."), 0, None, tokenizer, model, objective, {"encoder": jax.device_put(params)})
+    experiment = experiments.parse(experiments.default_config(f"bert_{size}", layout="1x1x1"))
+    run = Run(Path("."), 0, experiment, tokenizer, model, objective, {"encoder": jax.device_put(params)})
     vars(run)["converted"] = True  # which texts get [CLS] and [SEP]
     return run
 
