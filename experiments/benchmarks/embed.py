@@ -22,6 +22,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+from arguments import parse_flags
 
 from lmrep.core import params as P
 from lmrep.core.host import keep_memory, processor
@@ -137,7 +138,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--keep-memory", action="store_true", help="as with LMREP_KEEP_MEMORY=1, for both")
     parser.add_argument("--write", action="store_true", help="also time `lmrep embed`")
-    flags = parser.parse_args()
+    flags = parse_flags(parser, size="tiny", tokens=300, chunk=16)
     memory_kept = flags.keep_memory and keep_memory()
 
     from transformers import BertTokenizer

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from arguments import parse_flags
 
 from lmrep.api import default_data_dir
 from lmrep.core.errors import UserError
@@ -87,7 +88,7 @@ def seek(plan, batch_size):
 
 def uncached(store, batches=20):
     """Processor seconds per record that is read and decoded because it is not in the cache."""
-    records = np.arange(min(store.tokens // RECORD, 128))
+    records = np.arange(min(-(-store.tokens // RECORD), 128))
     cpu = 0.0
     for _ in range(batches):
         opened = Store(store.directory, store.split, store.vocabulary)
@@ -109,7 +110,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="that gather batches, as in training")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
-    flags = parser.parse_args()
+    flags = parse_flags(parser, length=32, batch_size=2, seconds=0.01, rounds=1)
     data = corpora.Config(corpus="text_files" if flags.files else "python_docs", files=flags.files)
     ready = prepare_corpus(data, tokenizers.Config(vocab_file=flags.vocab), flags.data_dir, print)
     store = ready.stores["train"]

@@ -94,6 +94,15 @@ def test_the_command_prints_the_columns_of_the_table(name, command, home):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", [
+    "experiments/benchmarks/embed.py --text=wiki.txt --vocab=vocab.txt",
+    "experiments/benchmarks/loader.py --files=texts/*.txt --vocab=vocab.txt --data_dir=stores",
+    "experiments/benchmarks/recurrence.py"])
+def test_a_benchmark_without_a_table_runs(command, home):
+    assert re.search(r"\d", run(home, shlex.split(command)))
+
+
+@pytest.mark.slow
 def test_the_features_of_an_encoder_are_measured(home):
     (command,) = (block.text for block in blocks("sh") if "benchmarks/features.py" in block.text)
     shutil.copytree(home / "runs/mine", home / "runs/elmo")
