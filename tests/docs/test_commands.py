@@ -22,7 +22,7 @@ REASONS = {
     r"^JAX_COORDINATOR_ADDRESS": "needs several hosts",
     r"--topology=v": "needs libtpu, and minutes",
     r"--beam_runner": "needs Apache Beam; tests/data/test_beam.py runs it",
-    r"^python experiments/(benchmarks|ablations)": "takes minutes to hours; test_results.py runs those of tables, and others, at a tiny size",
+    r"^python experiments/(benchmarks|ablations)": "takes minutes to hours; test_results.py runs most at a tiny size",
     r"runs/(xl|elmo)": "needs a run of another network, which tests of cli and interop train",
     r"runs/(stable|decay)": "needs a checkpoint of step 600; tests/experiment/test_branching.py runs them",
     r"runs/mnli": "needs a run on MNLI, whose test files have the form of RTE's",
