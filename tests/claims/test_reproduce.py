@@ -57,7 +57,7 @@ def get_claim(scale="miniature"):
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A folder with a config file `small.py` and a claim about it; `STUB` trains and evaluates."""
-    small.experiment_file(tmp_path, tmp_path / "texts")
+    small.experiment_file(tmp_path, small.corpus(tmp_path / "texts", documents=2))
     (tmp_path / "claim.py").write_text(CLAIM.format(home=tmp_path))
     monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", STUB))
     return tmp_path
