@@ -30,7 +30,7 @@ PARTS = {  # row: (title, choices, fields without the part, published perplexity
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     size, factor, changes = at_scale(
-        scale, miniature=("tiny", 0.5, {"steps": 400, "model.width": 192, "model.embedding": 96,
+        scale, miniature=("tiny", 0.5, {"steps": 350, "model.width": 192, "model.embedding": 96,
                                         "tokenizer.vocab_size": 6000}),
         single=("wt2,data=files", 1.0, {"steps": 60_000}),
         paper=("wt2,data=files", 1.0, {}))

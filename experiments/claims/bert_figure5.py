@@ -7,7 +7,7 @@ The paper fine-tunes BERT-base, and the same network trained left to right, on M
 The masked model is better almost at once; the paper says that it converges slightly more slowly. The figure has no
 numbers.
 
-The miniature is the network of `quickstart.py`, trained for 300 and for 2,500 steps, and then fine-tuned on whether the
+The miniature is the network of `quickstart.py`, trained for 300 and for 2,000 steps, and then fine-tuned on whether the
 second of two segments continues the first (with masked tokens beside it, as in BERT). The measure is the accuracy on
 these pairs of held-out text: labelled data that need no files. At the other scales it is MNLI.
 
@@ -21,7 +21,7 @@ from lmrep.claims import Claim, Measure, Row, at_scale, medium
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     page, (early, late), fields, tuned, changes, metric, evaluate = at_scale(
-        scale, miniature=("quickstart.py:", (300, 2500), {}, "quickstart.py:format=segment_pair", {
+        scale, miniature=("quickstart.py:", (300, 2000), {}, "quickstart.py:format=segment_pair", {
             "steps": 500, "optimizer.learning_rate": 1e-3}, "pair_accuracy", {"split": "test"}),
         single=("bert.py:size=base,data=files,format=packed,", (4_000, 70_000), medium(70_000),
                 "tasks/mnli.py:data=MNLI", {}, "accuracy", {}),

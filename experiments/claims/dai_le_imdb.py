@@ -27,8 +27,8 @@ CLAIMED = {"lm": ("plain", "below"), "sa": ("lm", "below"), "gain": ("sa", "abov
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     size, files, fields, changes, evaluated = at_scale(
-        scale, miniature=("size=tiny,", "unsup/1*.txt", {"steps": 500, "batch_size": 16, "length": 128},
-                          {"epochs": 1.0, "length": 64, "batch_size": 16, "optimizer.learning_rate": 2e-3,
+        scale, miniature=("size=tiny,", "unsup/1*.txt", {"steps": 400, "batch_size": 16, "length": 128},
+                          {"epochs": 0.6, "length": 64, "batch_size": 16, "optimizer.learning_rate": 2e-3,
                            "evaluation.examples": 2500}, {"examples": "2500"}),
         single=("", "[pnu]*/*.txt", {"steps": 20_000}, {}, {}), paper=("", "[pnu]*/*.txt", {}, {}, {}))
     page = f"dai_le.py:{size}data=files"

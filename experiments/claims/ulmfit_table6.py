@@ -30,8 +30,8 @@ WITHOUT_DROPOUT = {f"model.{kind}_dropout": 0.0 for kind in ("input", "embedding
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     size, fields, files, second, changes, evaluated = at_scale(
-        scale, miniature=("size=tiny,", {"steps": 500}, "unsup/1*.txt", {"steps": 300},
-                          {"epochs": 1.0, "length": 64, "evaluation.examples": 2500, **WITHOUT_DROPOUT},
+        scale, miniature=("size=tiny,", {"steps": 400}, "unsup/1*.txt", {"steps": 250},
+                          {"epochs": 0.75, "length": 64, "evaluation.examples": 2500, **WITHOUT_DROPOUT},
                           {"examples": "2500"}),
         single=("", {"steps": 115_000}, "[pnu]*/*.txt", {"steps": 20_000}, {"epochs": 10.0}, {}),
         paper=("", {}, "[pnu]*/*.txt", {}, {}, {}))
