@@ -12,6 +12,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ import numpy as np
 
 from lmrep.analysis import span_classifier, structural_probe
 from lmrep.analysis.layer_vectors import normalization, vectors
+from lmrep.analysis.probe_base import Columns, ProbeDef, Splits
 from lmrep.analysis.span_classifier import Targets
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
@@ -193,8 +195,7 @@ def encode(params: Tree, model: Model, c: Any, records: Sequence[Record], exampl
 
 
 def measure(
-    experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]],
-    mdl: bool = False,
+    experiment: Experiment, model: Model, params: Tree, splits: Splits, mdl: bool = False
 ) -> list[dict[str, Any]]:
     """Trains classifiers on each layer, the embeddings first, and on the learned sum of all, with `splits` and
     `experiment` of `prepare`. Returns for each its `metrics`, those of `SHOWN` and of `sizes`, and `intervals`
@@ -277,16 +278,16 @@ def score(
 # Tables
 
 
-def shown(layers: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:
+def shown(result: Mapping[str, Any]) -> Columns:
     """Returns the metrics of `SHOWN` that layers of a result have: description lengths are not always measured."""
-    return {name: metric for name, metric in SHOWN.items() if name == BEST or any(name in layer["metrics"]
-                                                                                 for layer in layers)}
+    return {name: metric for name, metric in SHOWN.items()
+            if name == BEST or any(name in layer["metrics"] for layer in result["layers"])}
 
 
-def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def table(result: Mapping[str, Any], columns: Columns) -> tuple[list[str], list[list[str]]]:
     """Returns (headings, rows of cells) with a row for each layer, and then, where they were measured, for each layer
     of an untrained network."""
-    columns, rows = shown(result["layers"]), []
+    rows = []
     for network, layers in (("", result["layers"]), ("untrained ", result.get("untrained", ()))):
         for number, layer in enumerate(layers):
             cells = [format(float(layer["metrics"][name]), metric.format) for name, metric in columns.items()]
@@ -296,10 +297,16 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["layer", *(metric.title for metric in columns.values())], rows
 
 
-def describe(metrics: Mapping[str, Any]) -> str:
-    """Describes what a layer's metrics were measured on."""
-    text = (f"{metrics['train_targets']:,} training and {metrics['validation_targets']:,} validation targets with "
-            f"{metrics['labels']:,} labels; always the most frequent label: {float(metrics['constant_micro_f1']):.2%}")
+def describe(result: Mapping[str, Any], network: str) -> str:
+    """Describes in a sentence what was measured, and on what."""
+    metrics = result["layers"][0]["metrics"]
+    text = (f"Edge probes on the layers of {network}: {metrics['train_targets']:,} training and "
+            f"{metrics['validation_targets']:,} validation targets with {metrics['labels']:,} labels; always the most "
+            f"frequent label: {float(metrics['constant_micro_f1']):.2%}")
     if "code_length" in metrics:
         text += f"; the uniform code takes {float(metrics['uniform_code_length']):,.2f} kbit"
     return text
+
+
+DEFINITIONS = {name: ProbeDef("edge probes", partial(prepare, kind=kind), measure, shown, describe, BEST, table=table)
+               for kind, name in NAMES.items()}

@@ -14,7 +14,6 @@ and of spans and pairs of spans, labels (`lmrep.analysis.edge_probe`).
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -25,6 +24,7 @@ import optax
 
 from lmrep.analysis import edge_probe, similarity, structural_probe, word_similarity
 from lmrep.analysis.layer_vectors import Vectors, normalization, vectors
+from lmrep.analysis.probe_base import Columns, ProbeDef, Result, Splits
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Measured
 from lmrep.config.record import convert
@@ -43,16 +43,12 @@ from lmrep.experiment.record import Data
 from lmrep.experiment.task_data import tokenize_records
 from lmrep.inference.evaluate_task import finite_or_text, intervals
 from lmrep.interop import checkpoint_config, init_from
-from lmrep.metrics import Metric
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs
 
 FILE = "probes.json"  # of the workdir
 BATCH, EPOCHS, STEPS, RATE = 512, 20, 1000, 3e-3  # of the classifiers' training; at least so many steps
-
-SHOWN = {"regression": similarity.SHOWN, "word_in_context": word_similarity.SHOWN,
-         structural_probe.NAME: structural_probe.SHOWN}
 
 log = logging.getLogger(__name__)
 
@@ -123,17 +119,11 @@ def probe(
         raise UserError("--trees and --edges are given, which train different probes; leave one out" if trees and edges
                         else "--mdl is given without --edges; give --edges too, for the probes that it measures")
     kind = structural_probe.NAME if trees else edge_probe.NAMES[edges] if edges else experiment.objective["name"]
-    names = ("validation",) if kind == "regression" else ("train", "validation")
-    if examples and kind in ("regression", "word_in_context"):
+    definition, options = PROBES[kind], {"mdl": True} if mdl else {}
+    if examples and not definition.trained:
         raise UserError(f"--examples is {examples}, the number of training examples, and similarities are computed "
                         "without training; leave it out")
-    prepare, measure = {"regression": (similarity.prepare, similarity.measure),
-                        "word_in_context": (word_similarity.prepare, word_similarity.measure),
-                        structural_probe.NAME: (structural_probe.prepare, structural_probe.measure),
-                        edge_probe.NAMES.get(edges): (partial(edge_probe.prepare, kind=edges, mdl=mdl),
-                                                      partial(edge_probe.measure, mdl=mdl))}.get(
-                            kind, (lambda experiment: build.prepare_data(experiment, Path()), _probe_layers))
-    prepared = prepare(experiment)  # nothing is stored
+    prepared = definition.prepare(experiment, **options)
     experiment = prepared.experiment
     model = experiments.build_model(experiment, prepared.tokenizer.size)
     specs = {"encoder": model.specs}
@@ -141,14 +131,14 @@ def probe(
     init_from.check_network(experiments.model_config(experiment.model), checkpoint)
     if match.missing:
         raise UserError(f"{checkpoint.name} lacks {', '.join(match.missing[:4])}; give a complete checkpoint")
-    splits = {split: _examples(prepared, model, split, examples) for split in names}
+    splits = {split: _examples(prepared, model, split, examples) for split in definition.splits}
     random = P.init(specs, jax.random.key(experiment.seed))
     trained = P.map_paths(lambda path, _: jnp.asarray(match.values[path]), random)
-    results = {"layers": measure(experiment, model, trained["encoder"], splits)}
+    results = {"layers": definition.measure(experiment, model, trained["encoder"], splits, **options)}
     if untrained:
-        results["untrained"] = measure(experiment, model, random["encoder"], splits)
+        results["untrained"] = definition.measure(experiment, model, random["encoder"], splits, **options)
     return {"name": experiment.name, "task": kind, "source": checkpoint.name,
-            "best": "uuas" if trees else edge_probe.BEST if edges else experiment.checkpoint.best,
+            "best": definition.best or experiment.checkpoint.best,
             "data": {split: getattr(experiment.data, split) for split in splits},
             "examples": {"train": 0, **{split: len(labelled) for split, (labelled, _) in splits.items()}},
             "seed": experiment.seed, **({} if checkpoint.step is None else {"step": checkpoint.step}), **results}
@@ -159,7 +149,7 @@ def _load_source(
 ) -> tuple[Experiment, init_from.SourceCheckpoint]:
     """Loads the checkpoint `source`, a run at `step`. Returns the experiment with its network and tokenizer, and the
     checkpoint."""
-    if config.objective.name not in ("tagging", "classification", "regression", "word_in_context"):
+    if config.objective.name not in PROBES:
         raise UserError(f"the objective is {config.objective.name}; give the config file of a task: of tagging or "
                         "classification, for classifiers, or of regression or word_in_context, for similarities of "
                         "sentences or words, as --config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
@@ -183,9 +173,7 @@ def _examples(prepared: Data, model: Model, split: str, count: int) -> tuple[lis
     return labelled, tokenize_records(prepared.experiment, model, prepared.tokenizer, labelled, split)
 
 
-def _probe_layers(
-    experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
-) -> list[dict[str, Any]]:
+def _probe_layers(experiment: Experiment, model: Model, params: Tree, splits: Splits) -> list[dict[str, Any]]:
     """Trains a classifier on each layer. Returns the metrics of all layers on the validation examples."""
     c = experiments.resolve_stages(experiment)[0].objective
     task = TASKS[experiment.objective["name"]]
@@ -259,72 +247,56 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
     return lambda x: np.concatenate([np.asarray(predict(x[:, i : i + 8192])) for i in range(0, x.shape[1], 8192)], 1)
 
 
-# Tables
-
-
-def shown(result: ProbeRecord) -> Mapping[str, Metric]:
-    """Returns the metrics that are shown of a result, by name: the one that selects checkpoints, or those of
-    similarities, of trees and of edges. {} for a task or a metric that there is not."""
-    if result["task"] in edge_probe.NAMES.values():
-        return edge_probe.shown(result["layers"])
-    if result["task"] in SHOWN:
-        return SHOWN[result["task"]]
+def _shown(result: Result) -> Columns:
+    """Returns the metric that selects checkpoints; {} for a task or a metric that there is not."""
     known, name = TASKS[result["task"]].objective.metrics if result["task"] in TASKS else {}, result["best"]
     return {name: known[name]} if name in known else {}
 
 
-def method(result: ProbeRecord) -> str:
+def _describe(result: Result, network: str) -> str:
+    """Describes a result in a sentence, with the score of the most frequent class."""
+    sizes, metrics, metric = result["examples"], result["layers"][0]["metrics"], _shown(result)[result["best"]]
+    baseline = (f"; always the most frequent class: {float(metrics[metric.baseline]):.2%}"
+                if metric.baseline in metrics else "")
+    return (f"Linear classifiers on the layers of {network}: {sizes['train']:,} training and {sizes['validation']:,} "
+            f"validation examples, with bootstrap 95 % intervals{baseline}")
+
+
+CLASSIFIERS = ProbeDef("linear classifiers", lambda experiment: build.prepare_data(experiment, Path()), _probe_layers,
+                       _shown, _describe)
+# task, or name of a probe of other labels than a task's -> row
+PROBES: Mapping[str, ProbeDef] = {
+    "tagging": CLASSIFIERS, "classification": CLASSIFIERS, "regression": similarity.DEFINITION,
+    "word_in_context": word_similarity.DEFINITION, structural_probe.NAME: structural_probe.DEFINITION,
+    **edge_probe.DEFINITIONS}
+
+
+# Results
+
+
+def _definition(result: Result) -> ProbeDef:
+    return PROBES.get(result["task"], CLASSIFIERS)
+
+
+def shown(result: Result) -> Columns:
+    """Returns the metrics that are shown of a result, by name. {} for a task or a metric that there is not."""
+    return _definition(result).shown(result)
+
+
+def method(result: Result) -> str:
     """Names what was measured on the layers."""
-    names = {"regression": "cosine similarities", "word_in_context": "cosine similarities of words",
-             structural_probe.NAME: "structural probes", **dict.fromkeys(edge_probe.NAMES.values(), "edge probes")}
-    return names.get(result["task"], "linear classifiers")
+    return _definition(result).method
 
 
-def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
+def table(result: Result) -> tuple[list[str], list[list[str]]]:
     """Returns (headings, rows of cells): for each layer the metrics of `shown`, their intervals and, where they were
     measured, the scores of an untrained network."""
-    if result["task"] in edge_probe.NAMES.values():
-        return edge_probe.table(result)
-    head = ["layer"]
-    rows = [[f"{layer} (embeddings)" if not layer else str(layer)] for layer in range(len(result["layers"]))]
-    measured = [result["layers"], *([result["untrained"]] if result.get("untrained") else [])]
-    for name, metric in shown(result).items():
-        head += [metric.title, "untrained network", "difference"] if len(measured) > 1 else [metric.title]
-        for row, entries in zip(rows, zip(*measured, strict=True), strict=True):
-            values = [float(entry["metrics"][name]) for entry in entries]
-            for value, entry in zip(values, entries, strict=True):
-                ends = [format(float(end), metric.format) for end in entry["intervals"].get(name) or ()]
-                row.append(format(value, metric.format) + (f" ({' to '.join(ends)})" if ends else ""))
-            if len(values) > 1:
-                row.append(f"{values[0] - values[1]:+{metric.format}}")
-    return head, rows
+    return _definition(result).table(result, shown(result))
 
 
-def describe(result: ProbeRecord) -> str:
-    """Describes in a sentence what was measured; of classifiers, with the score of the most frequent class."""
-    sizes, network = result["examples"], f"{result['source']}, {result['name']}"
-    metrics = result["layers"][0]["metrics"]
-    if result["task"] == "regression":
-        return (f"Cosine similarities of sentence vectors (the mean over all tokens, special ones included) in the "
-                f"layers of {network}, computed without training: correlations with the labels of "
-                f"{sizes['validation']:,} pairs, with bootstrap 95 % intervals")
-    if result["task"] == "word_in_context":
-        return (f"Cosine similarities of a word in two contexts (the mean over its tokens) in the layers of {network}: "
-                f"accuracy on {sizes['validation']:,} pairs of the threshold that is best on {sizes['train']:,} "
-                f"training pairs, with bootstrap 95 % intervals; always the most frequent label: "
-                f"{float(metrics['majority_accuracy']):.2%}")
-    trained = f"{sizes['train']:,} training and {sizes['validation']:,} validation examples"
-    if result["task"] == structural_probe.NAME:
-        chain = ", ".join(f"{metric.title} {format(float(metrics[f'chain_{name}']), metric.format)}"
-                          for name, metric in shown(result).items() if f"chain_{name}" in metrics)
-        return (f"Structural probes on the layers of {network}: {trained}, with bootstrap 95 % intervals; UUAS without "
-                f"punctuation, DSpr. of sentences of {structural_probe.SHORTEST} to {structural_probe.LONGEST} words; "
-                f"a chain of each sentence's words has {chain}")
-    if result["task"] in edge_probe.NAMES.values():
-        return f"Edge probes on the layers of {network}: {edge_probe.describe(metrics)}"
-    name = shown(result)[result["best"]].baseline
-    baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
-    return f"Linear classifiers on the layers of {network}: {trained}, with bootstrap 95 % intervals{baseline}"
+def describe(result: Result) -> str:
+    """Describes in a sentence what was measured."""
+    return _definition(result).describe(result, f"{result['source']}, {result['name']}")
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lmrep.analysis.probe_base import ProbeDef, Splits
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import tokenizers
@@ -32,8 +33,6 @@ from lmrep.tasks.base import Result, figures
 from lmrep.tasks.regression import METRICS, number
 
 log = logging.getLogger(__name__)
-
-SHOWN = {name: TASK_METRICS[name].metric for name in METRICS}
 
 
 def prepare(experiment: Experiment) -> Data:
@@ -66,9 +65,7 @@ def sentences(pairs: list[Record]) -> dict[str, str]:
     return where
 
 
-def measure(
-    experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
-) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, model: Model, params: Tree, splits: Splits) -> list[dict[str, Any]]:
     """Compares cosines with the labels of pairs, in every layer.
 
     Args:
@@ -124,3 +121,15 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     a, b = a.astype(np.float64), b.astype(np.float64)
     norms = np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
     return (a * b).sum(-1) / np.where(norms > 0, norms, 1)
+
+
+def describe(result: Mapping[str, Any], network: str) -> str:
+    """Describes a result in a sentence."""
+    return (f"Cosine similarities of sentence vectors (the mean over all tokens, special ones included) in the layers "
+            f"of {network}, computed without training: correlations with the labels of "
+            f"{result['examples']['validation']:,} pairs, with bootstrap 95 % intervals")
+
+
+DEFINITION = ProbeDef(
+    "cosine similarities", prepare, measure, lambda result: {name: TASK_METRICS[name].metric for name in METRICS},
+    describe, splits=("validation",), trained=False)

@@ -23,6 +23,7 @@ import numpy as np
 import optax
 
 from lmrep.analysis.layer_vectors import normalization, vectors
+from lmrep.analysis.probe_base import ProbeDef, Splits
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Array, Tree
@@ -127,9 +128,7 @@ def encode(params: Tree, model: Model, c: Any, records: Sequence[Record], exampl
 # The probe
 
 
-def measure(
-    experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
-) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, model: Model, params: Tree, splits: Splits) -> list[dict[str, Any]]:
     """Trains a map of each layer on the training sentences, with `splits` and `experiment` of `prepare`. Returns for
     each layer, the embeddings first, `metrics` and `intervals` (bootstrap 95 %) of `METRICS` on the validation
     sentences, and the metrics of a chain of each sentence's words, `chain_uuas` and `chain_dspr`."""
@@ -247,3 +246,16 @@ def _mean_over_lengths(sums: np.ndarray) -> np.ndarray:
 METRICS = {"uuas": of_sums(accuracy_metric("UUAS"), _edge_sums, mean_of),
            "dspr": of_sums(Metric("DSpr.", CORRELATION, True, ".4f"), _length_sums, _mean_over_lengths)}
 SHOWN = {name: entry.metric for name, entry in METRICS.items()}
+
+
+def describe(result: Mapping[str, Any], network: str) -> str:
+    """Describes a result in a sentence."""
+    sizes, metrics = result["examples"], result["layers"][0]["metrics"]
+    chain = ", ".join(f"{metric.title} {format(float(metrics[f'chain_{name}']), metric.format)}"
+                      for name, metric in SHOWN.items() if f"chain_{name}" in metrics)
+    return (f"Structural probes on the layers of {network}: {sizes['train']:,} training and {sizes['validation']:,} "
+            f"validation examples, with bootstrap 95 % intervals; UUAS without punctuation, DSpr. of sentences of "
+            f"{SHORTEST} to {LONGEST} words; a chain of each sentence's words has {chain}")
+
+
+DEFINITION = ProbeDef("structural probes", prepare, measure, lambda result: SHOWN, describe, best="uuas")

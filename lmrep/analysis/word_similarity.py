@@ -4,19 +4,18 @@ above a threshold, which training pairs choose (WiC, Pilehvar and Camacho-Collad
 The vector of a word is the mean of the vectors of its tokens. Each context is read by itself.
 """
 
-import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from lmrep.analysis.probe_base import ProbeDef, Splits
 from lmrep.analysis.similarity import cosine, mean_vectors
 from lmrep.core.errors import UserError
 from lmrep.core.params import Tree
 from lmrep.data import tokenizers
 from lmrep.data.records import Record
-from lmrep.data.records.examples import Examples
 from lmrep.data.records.values import SPANS, short
 from lmrep.experiment import config as experiments
 from lmrep.experiment import data_sets, task_data
@@ -51,7 +50,6 @@ def prepare(experiment: Experiment) -> Data:
     model = experiments.build_model(experiment, tokenizer.size)
     examples = {split: task_data.tokenize_records(experiment, model, tokenizer, _contexts(records), f"{split} contexts")
                 for split, records in pairs.items()}
-    experiment = dataclasses.replace(experiment, checkpoint=dataclasses.replace(experiment.checkpoint, best="accuracy"))
     return Data(experiment, tokenizer, examples, pairs)
 
 
@@ -60,9 +58,7 @@ def _contexts(pairs: Sequence[Record]) -> list[Record]:
             for pair in pairs for span, text in SPANS.items()]
 
 
-def measure(
-    experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
-) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, model: Model, params: Tree, splits: Splits) -> list[dict[str, Any]]:
     """Classifies pairs by their cosines, in every layer.
 
     Args:
@@ -102,3 +98,16 @@ def best_threshold(values: np.ndarray, labels: np.ndarray) -> float:
     right = np.concatenate([[0], np.cumsum(~labels)]) + np.concatenate([np.cumsum(labels[::-1])[::-1], [0]])
     separates = np.concatenate([[True], values[:-1] < values[1:], [True]])
     return float(cuts[np.argmax(np.where(separates, right, -1))])
+
+
+def describe(result: Mapping[str, Any], network: str) -> str:
+    """Describes a result in a sentence."""
+    sizes = result["examples"]
+    return (f"Cosine similarities of a word in two contexts (the mean over its tokens) in the layers of {network}: "
+            f"accuracy on {sizes['validation']:,} pairs of the threshold that is best on {sizes['train']:,} training "
+            "pairs, with bootstrap 95 % intervals; always the most frequent label: "
+            f"{float(result['layers'][0]['metrics']['majority_accuracy']):.2%}")
+
+
+DEFINITION = ProbeDef(
+    "cosine similarities of words", prepare, measure, lambda result: SHOWN, describe, best="accuracy", trained=False)
