@@ -65,7 +65,8 @@ FINE_TUNING = {
         "squad1": epochs(3, 32, 5e-5),
         "squad2": epochs(2, 48, 5e-5),
         "swag": epochs(3, 16, 2e-5),
-    }, grid={"batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2.0, 3.0, 4.0)}),
+    }, grid={"batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2.0, 3.0, 4.0)},
+        network="bert_base", optimizer="bert"),
     # As released: without bias correction.
     "bert_released": Recipe({"": epochs(3, 32, 5e-5)}),
     # Turc et al., 2019: the small networks.

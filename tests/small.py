@@ -42,7 +42,7 @@ def corpus(directory: Path, documents: int = 60, seed: int = 0) -> Path:
 
 def config(texts: Path, objective: str = "masked", format: str = "packed", layout: str = "1x1x1") -> ConfigDict:
     """A BERT of 2 layers of width 32 that trains for 12 steps on 16 sequences of 32 tokens, without dropout."""
-    c = default_config("bert_tiny", objective, format, layout=layout)
+    c = default_config("bert_tiny", objective, format, "bert", layout)
     c.name = "small"
     c.steps, c.batch_size, c.length = 12, 16, 32
     c.model.update({"vocab": 0, "width": 32, "heads": 4, "mlp": 64, "max_length": 32, "dropout": 0.0,

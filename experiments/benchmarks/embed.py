@@ -44,7 +44,7 @@ def make_run(size, vocab):
     initial = P.init(model.specs, jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.02 * rng.standard_normal(x.shape, np.float32), initial)
     objective = SimpleNamespace(uses=Uses())
-    experiment = experiments.parse(experiments.default_config(f"bert_{size}", layout="1x1x1"))
+    experiment = experiments.parse(experiments.default_config(f"bert_{size}", "masked", "packed", layout="1x1x1"))
     run = Run(Path("."), 0, experiment, tokenizer, model, objective, {"encoder": jax.device_put(params)})
     vars(run)["converted"] = True  # which texts get [CLS] and [SEP]
     return run

@@ -8,6 +8,7 @@ from lmrep.claims.results import Match
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import resolve_stages
 from lmrep.interop.chain import ChainRun
+from lmrep.objectives import OBJECTIVES
 from lmrep.planning import compute
 
 STEPS, TIME = "steps", "time"  # as the claim says; by measured runs, which `decide` is given
@@ -78,8 +79,9 @@ def _origin(name: str, chain: Sequence[ChainRun]) -> ChainRun | None:
     while run:
         experiment = run.experiment
         before = by_directory.get(experiment.init) or by_directory.get(experiment.frozen.get("features", ""))
-        if not experiment.labelled and (not before or experiment.init_mapping):
-            return run
+        pretrains = experiment.objective["name"] in OBJECTIVES
+        if not before or (pretrains and experiment.init_mapping):
+            return run if pretrains else None
         run = before
     return None
 

@@ -167,7 +167,8 @@ def suggestion(word: Any, known: Iterable[Any]) -> str:
 def choose(table: Mapping[str, Any], name: str, what: str) -> Any:
     """Returns `table[name]`. Raises UserError with the choices if there is no such entry; `what` names the setting."""
     if not isinstance(name, str) or name not in table:
-        raise UserError(f"{what} is {shown(name)}; expected one of {', '.join(sorted(table))}{suggestion(name, table)}")
+        near = suggestion(name, table) if isinstance(name, str) else ""
+        raise UserError(f"{what} is {shown(name)}; expected one of {', '.join(sorted(table))}{near}")
     return table[name]
 
 

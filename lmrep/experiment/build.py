@@ -19,7 +19,6 @@ from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import corpora, formats, in_memory, loader, tokenizers
 from lmrep.data.dataset import Dataset
-from lmrep.data.formats import batch_struct
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.records.examples import Examples
 from lmrep.data.store.prepare import prepare_corpus
@@ -260,8 +259,10 @@ def _stage(
     """Builds one stage; `stage` is of the experiment that the data completed, and `done` the steps before it."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | experiment.metrics(stage.objective_name)
+    shapes = ALL_FORMATS[stage.format_name].shapes(
+        stage.format, vocabulary.characters is not None, b=stage.batch_size, t=stage.length)
     built = without_frozen(objective(stage, network, vocabulary, frozen), stage.optimizer)
-    held_out, limit, struct, score = data.splits.get("validation"), experiment.evaluation.examples or None, {}, None
+    held_out, limit, score = data.splits.get("validation"), experiment.evaluation.examples or None, None
     train = examples(data, stage, "train", data_dir, frozen)
     if held_out is not None:
         held_out = None if experiment.overfit or not (data.records or held_out.tokens) else examples(
@@ -286,8 +287,6 @@ def _stage(
                             f"than batch_size={stage.batch_size}; give more text, or lower batch_size or length")
         if "pair_label" in ALL_OBJECTIVES[stage.objective_name].batch_fields(stage.objective):
             check_pairs(train, stage.objective_name, stage.format_name)
-        struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
-                              b=stage.batch_size, t=stage.length)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)  # of parameters that were checked
     data_shards, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
     multiple = data_shards * fsdp * stage.microbatches
@@ -300,7 +299,7 @@ def _stage(
             held_out, batch_size=stage.batch_size, indices=indices, limit=limit)),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
         validation_rule=optimizers.validation_rule(stage.optimizer), start=stage.start, score=score,
-        init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=struct, fingerprint=train.fingerprint)
+        init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=shapes, fingerprint=train.fingerprint)
 
 
 def check_pairs(train: Dataset, objective: str, format: str) -> None:

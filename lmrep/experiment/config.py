@@ -54,8 +54,7 @@ BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 
 
 def default_config(
-    preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
-    layout: str = "data",
+    preset: str, objective: str, format: str, optimizer: str = optimizers.DEFAULT_RECIPE, layout: str = "data",
 ) -> ml_collections.ConfigDict:
     """Makes a config with all fields, which config files change and flags override.
 
@@ -125,8 +124,8 @@ def parse(config: Mapping[str, Any]) -> Experiment:
 
 
 def model_def(fields: Mapping[str, Any]) -> ModelDef:
-    """Looks up the row of `MODELS` for the fields of `config.model`; without a `name`: "transformer"."""
-    return choose(MODELS, fields.get("name", "transformer"), "config.model.name")
+    """Looks up the row of `MODELS` for the fields of `config.model`. Raises UserError if it has none."""
+    return choose(MODELS, fields.get("name"), "config.model.name")
 
 
 def model_config(model: Mapping[str, Any], vocab_size: int = 0) -> Any:
@@ -151,15 +150,15 @@ def build_model(
       UserError: fields do not fit each other, the table has too few rows for the tokenizer, or `execution.attention`
         does not honour what the stage needs on the platform.
     """
-    name, execution = experiment.model.get("name", "transformer"), experiment.execution
-    config = model_config(experiment.model, vocab_size)
+    config, execution = model_config(experiment.model, vocab_size), experiment.execution
     if vocab_size > config.vocab:
         raise UserError(f"the tokenizer has {vocab_size:,} ids, and the model's table {config.vocab:,} rows; "
                         f"set model.vocab to {vocab_size} (or to 0, which takes the tokenizer's size)")
     attention = execution.attention if execution.attention in EVERYWHERE else AUTO
     if stage and (choice := attention_choice(experiment, stage, platform)):
         attention = choice.name
-    return contracts.build_network(name, config, dataclasses.replace(execution, attention=attention), experiment.name)
+    execution = dataclasses.replace(execution, attention=attention)
+    return contracts.build_network(experiment.model["name"], config, execution, experiment.name)
 
 
 def attention_choice(experiment: Experiment, stage: ResolvedStage, platform: str | None = None) -> Choice | None:
@@ -171,7 +170,7 @@ def attention_choice(experiment: Experiment, stage: ResolvedStage, platform: str
         does not say what its attention must honour.
     """
     row, execution = model_def(experiment.model), experiment.execution
-    what = described("network", experiment.model.get("name", "transformer"), row.config)
+    what = described("network", experiment.model["name"], row.config)
     with faults_of(what, row.config):
         needs = row.attention(model_config(experiment.model))
     if needs is None:
@@ -243,8 +242,8 @@ def best_direction(experiment: Experiment) -> str:
       UserError: no objective of the stages has this metric.
     """
     best, metrics = experiment.checkpoint.best, dict(COMMON)
-    if experiment.labelled and not best:
-        return "max"  # the task chooses one of TASK_METRICS, of which more is better
+    if not best:
+        return "max"  # the examples of a task decide it: one of TASK_METRICS, of which more is better
     for stage in resolve_stages(experiment):
         metrics |= experiment.metrics(stage.objective_name)
     return training_stages.best_direction(metrics, best)

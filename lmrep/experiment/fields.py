@@ -37,10 +37,10 @@ def list_fields(config: Mapping[str, Any] | None) -> Iterator[Field]:
         value = (config or {}).get(field.path)
         if field.path in tables:
             table = tables[field.path]
-            chosen = {**getattr(top(), field.path), **(value or {})}["name"]
+            chosen = (value or {}).get("name", "")
             yield field._replace(path=f"{field.path}.name", value=chosen, type_name="",
                                  bounds=Bounds(field.bounds.help, choices=tuple(table)))
-            for name in [chosen] if value else table:
+            for name in [chosen] if chosen else table:
                 yield from _of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
         else:
             rows = RECORDS.get(field.path)

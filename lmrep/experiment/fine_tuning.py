@@ -10,20 +10,18 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from lmrep.config import loading
-from lmrep.config.record import choose, read
+from lmrep.config.record import choose
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import page_files
-from lmrep.experiment.config import default_config
+from lmrep.experiment.config import default_config, model_config, model_def
 from lmrep.experiment.record import AUTO
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Context, Model
-from lmrep.tasks import TASKS, heads, networks
-from lmrep.tasks.as_text import text_form
+from lmrep.tasks import TASKS, as_text, heads, networks
 from lmrep.tasks.known import KNOWN, KnownSet
 
-DEFAULT_RECIPE = "bert"  # which `small_networks` changes for narrow networks
 TINY = {"optimizer.learning_rate": 1e-3, "epochs": 5.0}  # of size=tiny, before `small_networks` chooses
 
 Row = Mapping[str, Any]  # fields of a config by dotted path
@@ -35,6 +33,10 @@ class Recipe(NamedTuple):
 
     rows: Mapping[str, Row]  # a name in `KNOWN` -> fields; "": of other sets, and what the row of a set leaves out
     grid: Mapping[str, tuple] = MappingProxyType({})  # field -> values, for `lmrep sweep --grid=NAME`
+    # Of the default recipe alone: the network of a task that starts from none, and the recipe in `OPTIMIZERS` with the
+    # numbers that no recipe sets.
+    network: str = ""
+    optimizer: str = ""
 
 
 def epochs(number: float, batch_size: int, rate: float, **more: Any) -> Row:
@@ -61,9 +63,14 @@ def recipes() -> Mapping[str, Recipe]:
     return {name: recipe for file in files for name, recipe in loading.load_module(file).FINE_TUNING.items()}
 
 
+def default_recipe() -> Recipe:
+    """Returns the recipe of `recipe=auto`, whose numbers `small_networks` changes for narrow networks."""
+    return next(recipe for recipe in recipes().values() if recipe.network)
+
+
 def recipe_fields(recipe: str, known: str = "") -> Row:
-    """Returns the fields that a recipe sets for a known data set; "" for any other."""
-    rows = recipes()[recipe].rows
+    """Returns the fields that a recipe, or "auto", sets for a known data set; "" for any other."""
+    rows = (default_recipe() if recipe == AUTO else recipes()[recipe]).rows
     return {**rows[""], **rows.get(known, {})}
 
 
@@ -73,8 +80,7 @@ def grids() -> Mapping[str, Mapping[str, tuple]]:
 
 
 def compose_task(
-    argument: str, task: str, known: str = "", network: str = "linear", model: str = "", base: str = "bert_base",
-    **sections: Any
+    argument: str, task: str, known: str = "", network: str = "linear", model: str = "", base: str = "", **sections: Any
 ) -> ml_collections.ConfigDict:
     """Makes the config of a task.
 
@@ -84,7 +90,7 @@ def compose_task(
         size: base; or tiny, a small network with random parameters, for two cores.
         model: a preset or a network, with random parameters; none: no network below the layers that read frozen
           vectors, words or characters.
-        recipe: a name in `recipes()`; auto: that of BERT, with other numbers for narrow networks (`small_networks`).
+        recipe: a name in `recipes()`; auto: `default_recipe`, with other numbers for narrow ones (`small_networks`).
         head: auto, or new.
         network: what is between the encoder and the head: linear (nothing) or bilstm; for taggers also crf or
           bilstm_crf, for classifiers also bcn.
@@ -99,7 +105,7 @@ def compose_task(
       known: a name in `KNOWN`.
       network, model: the defaults of these two choices; a model of "none" stands for no network. `model` is ignored
         with `init`, `features`, `vectors` or size=tiny.
-      base: the preset or network of size=tiny.
+      base: the preset or network of size=tiny, and where no other is named; by default that of `default_recipe`.
       **sections: section of the config -> fields to set, as data={"format": "trees"}.
 
     Raises:
@@ -108,13 +114,13 @@ def compose_task(
     chosen = _chosen(argument, task, known, network)
     objective, data = {}, {}
     if chosen.as_text:
-        objective, data = text_form(task, known, tfds=chosen.data == "tfds")
-        task, base = "text_to_text", "encoder_decoder"
+        objective, data = as_text.text_form(task, known, tfds=chosen.data == "tfds")
+        task, base = as_text.TASK, as_text.NETWORK
     # The network: that of init, the named one, a tiny one, or none below frozen vectors.
     if not (chosen.init or chosen.model or chosen.size == "tiny"):
         chosen.model = "none" if chosen.features or chosen.vectors else model
-    built = chosen.model or base
-    config = default_config(built, task, "examples", "bert", chosen.mesh)
+    built = chosen.model or base or default_recipe().network
+    config = default_config(built, task, "examples", default_recipe().optimizer, chosen.mesh)
     config.name, config.init, config.head, config.length = known or task, chosen.init, chosen.head, 128
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     # The data, and how they are measured.
@@ -127,7 +133,7 @@ def compose_task(
         config.checkpoint.best = objective["metrics"][0]
     # The numbers of the paper, then of the page.
     config.recipe = "features" if chosen.model == "none" else chosen.recipe
-    config.update_from_flattened_dict(recipe_fields(DEFAULT_RECIPE if config.recipe == AUTO else config.recipe, known))
+    config.update_from_flattened_dict(recipe_fields(config.recipe, known))
     for section, fields in sections.items():
         config.update({section: fields})
     if not chosen.init:
@@ -182,11 +188,10 @@ class TaskNetwork(NamedTuple):
 def task_network(task: str, model: Mapping[str, Any]) -> TaskNetwork:
     """Builds the network of `config.model` for a task in `TASKS`. A task that does not generate texts uses only the
     encoder of an encoder-decoder. The head of a network that does not attend to both sides has `context="left"`."""
-    name, objective = model.get("name", "transformer"), TASKS[task].objective
-    definition, fields = MODELS[name], {key: value for key, value in model.items() if key != "name"}
+    definition, objective = model_def(model), TASKS[task].objective
 
     def build(changes: Mapping[str, Any]) -> Model:
-        return definition.build(read(definition.config, {**fields, **changes}, "config.model"), Execution(), name)
+        return definition.build(model_config({**model, **changes}), Execution(), model["name"])
 
     changes, network = {}, build({})
     if Context.SOURCE in network.conditions_on and objective.conditions_on(objective.config()) != Context.SOURCE:
@@ -197,7 +202,7 @@ def task_network(task: str, model: Mapping[str, Any]) -> TaskNetwork:
 
 
 def compose_known(
-    argument: str, known: str, network: str = "linear", model: str = "", base: str = "bert_base"
+    argument: str, known: str, network: str = "linear", model: str = "", base: str = ""
 ) -> ml_collections.ConfigDict:
     """Makes the config of a known data set's task; the arguments are those of `compose_task`."""
     return compose_task(argument, choose(KNOWN, known, "the known set").task, known, network, model, base)

@@ -166,9 +166,9 @@ class Experiment:
     length: int = setting(128, "tokens in a sequence", at_least=4)
     overfit: int = setting(0, "for debugging: train on only this many batches, without validation; the loss must fall "
                            "to nearly 0; 0: all the data", at_least=0)
-    model: dict[str, Any] = setting({"name": "transformer"}, "the network")
-    objective: dict[str, Any] = setting({"name": "masked"}, "the objective")
-    format: dict[str, Any] = setting({"name": "packed"}, "how documents become training examples")
+    model: dict[str, Any] = setting({}, "the network")
+    objective: dict[str, Any] = setting({}, "the objective")
+    format: dict[str, Any] = setting({}, "how documents become training examples")
     data: corpora.Config = setting(corpora.Config(), "the corpus")
     sources: tuple[SourceConfig, ...] = setting((), "corpora that are mixed example by example; none: data alone")
     temperature: float = setting(0.0, "T: sources are weighted by weight * tokens^(1/T); 0: by their weights alone",
@@ -213,6 +213,8 @@ class Experiment:
         for data in (self.data, *(source.data for source in sources)):
             if (held_out := data.validation + data.test) >= 1:
                 raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
+        if not self.checkpoint.best:
+            raise UserError("config.checkpoint.best is empty; expected a metric of the objective, such as loss")
         if self.budget:
             parse_duration(self.budget, "config.budget")
             if len(self.stages) > 1:
@@ -240,8 +242,8 @@ class TaskExperiment(Experiment):
     recipe: str = setting("", "the page's choice of learning rate, batch size and epochs; auto: they are chosen for "
                           "the width of the network and the number of examples")
     batch_size: int = setting(32, "examples in a step, over all devices", at_least=1)
-    objective: dict[str, Any] = setting({"name": "classification"}, "the task")
-    format: dict[str, Any] = setting({"name": "examples"}, "how examples become sequences")
+    objective: dict[str, Any] = setting({}, "the task")
+    format: dict[str, Any] = setting({}, "how examples become sequences")
     data: records.Config = setting(records.Config(), "the labelled examples")
     sources: tuple[TaskSourceConfig, ...] = setting((), "data sets that are mixed example by example, where the task "
                                                     "is text_to_text; none: data alone")

@@ -142,7 +142,7 @@ def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_colle
 
 def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
     """Changes `evaluation_fields` of an experiment's network. Raises UserError for other fields."""
-    definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
+    definition, name = model_def(experiment.model), experiment.model["name"]
     if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
         known = ", ".join(definition.evaluation_fields)
         raise UserError(f"{refused[0]} of the network {name!r} cannot differ from the run's; "

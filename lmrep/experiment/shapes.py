@@ -82,8 +82,8 @@ def check_contracts(experiment: Experiment) -> None:
     network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for stage in {repr((x.objective, x.format_name, x.format)): x for x in stages}.values():
-        struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
-                              b=2, t=stage.length)
+        struct = ALL_FORMATS[stage.format_name].shapes(
+            stage.format, vocabulary.characters is not None, b=2, t=stage.length)
         contracts.check_states(network, *row, struct, layers)
         metrics = ALL_OBJECTIVES[stage.objective_name].metrics
         measured = contracts.check_objective(

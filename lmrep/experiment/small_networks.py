@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from lmrep.config.record import choose, read
 from lmrep.experiment import contracts, fine_tuning
-from lmrep.experiment.config import model_def
+from lmrep.experiment.config import model_config, model_def
 from lmrep.experiment.record import AUTO, UNKNOWN_STEPS, Experiment
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS
 from lmrep.tasks import TASKS
@@ -49,9 +47,7 @@ TABLE = (
 
 def numbers_for(model: Mapping[str, Any]) -> Numbers | None:
     """Returns the row of `TABLE` for the network of `config.model`; None for a wider one."""
-    name, fields = model.get("name", "transformer"), {key: value for key, value in model.items() if key != "name"}
-    record = read(choose(MODELS, name, "config.model.name").config, fields, "config.model")
-    network = contracts.build_network(name, record, Execution(), name)
+    network = contracts.build_network(model["name"], model_config(model), Execution(), model["name"])
     return next((row for row in TABLE if network.width <= row.width), None)
 
 
@@ -66,7 +62,7 @@ def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
     # But for those that the page of a task has set itself.
     values = {"optimizer.learning_rate": row.task_rate if config.init else row.scratch_rate,
               "batch_size": row.task_batch, "epochs": 0.0}  # as often as `epochs` says
-    paper = fine_tuning.recipe_fields(fine_tuning.DEFAULT_RECIPE, config.name if config.name in KNOWN else "")
+    paper = fine_tuning.recipe_fields(AUTO, config.name if config.name in KNOWN else "")
     present = {"optimizer.learning_rate": config.optimizer.learning_rate, "batch_size": config.batch_size,
                "epochs": config.epochs}
     return {"recipe": f"{AUTO}: width up to {row.width}", **{

@@ -7,7 +7,8 @@ from lmrep.core.errors import UserError
 from lmrep.tasks import TASKS, text_templates
 from lmrep.tasks.known import KNOWN
 
-# task -> fields of text_to_text that turn its targets into texts, and measure them
+TASK, NETWORK = "text_to_text", "encoder_decoder"  # a name in `TASKS`, and one in `MODELS` by default
+# task -> fields of `TASK` that turn its targets into texts, and measure them
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "classification": {"target": "{label}", "metrics": ("accuracy",)},
     "multiple_choice": {"target": "{label}", "metrics": ("accuracy",)},
@@ -19,7 +20,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 
 
 def text_form(task: str, known: str = "", tfds: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns (fields of the task text_to_text, fields of `config.data`) for a task in `TASKS`, or a set in `KNOWN`.
+    """Returns (fields of `TASK`, fields of `config.data`) for a task in `TASKS`, or a set in `KNOWN`.
 
     The template has the name, and each input after its name in TFDS: "mnli premise: {text} hypothesis: {text2}".
     Classes that files number become words.

@@ -27,7 +27,7 @@ def leaves(node, where=""):
     return found
 
 
-@pytest.mark.parametrize("config", [default_config(), load(BERT)], ids=["base", "bert"])
+@pytest.mark.parametrize("config", [default_config("bert_tiny", "masked", "packed"), load(BERT)], ids=["base", "bert"])
 def test_all_fields_of_a_config_are_listed_and_can_be_set(config):
     values = leaves(config.to_dict())
     listed = {field.path: field for field in fields.list_fields(config.to_dict())}
@@ -38,11 +38,13 @@ def test_all_fields_of_a_config_are_listed_and_can_be_set(config):
                else shown[path] == values[path] for path in shown)
 
 
-def test_a_config_without_the_name_of_its_network_lists_the_default():
-    config = default_config().to_dict()
+def test_a_config_without_the_name_of_its_network_lists_all_networks():
+    config = default_config("bert_tiny", "masked", "packed").to_dict()
     del config["model"]["name"]
-    listed = {field.path: field.value for field in fields.list_fields(config)}
-    assert listed["model.name"] == "transformer" and listed["model.width"] == config["model"]["width"]
+    listed = [*fields.list_fields(config)]
+    assert next(field.value for field in listed if field.path == "model.name") == ""
+    assert {field.choice for field in listed if field.path == "model.width"} == {
+        f"model {name}" for name, row in MODELS.items() if "width" in row.config.__dataclass_fields__}
 
 
 def test_all_choices_are_listed_without_a_config():

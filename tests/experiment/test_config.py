@@ -57,7 +57,7 @@ def test_record_survives_json(config):
 @pytest.mark.parametrize(("preset", "message"), [("bert_bas", "model is 'bert_bas'.*did you mean 'bert_base'")])
 def test_unknown_preset_is_refused(preset, message):
     with pytest.raises(UserError, match=message):
-        default_config(preset)
+        default_config(preset, "masked", "packed")
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [
@@ -247,7 +247,7 @@ def test_published_sizes_are_not_beyond_memory(monkeypatch):
         if not preset.startswith("elmo"):
             objectives = {"gpt": "causal", "gpt2": "causal", "transformer_xl": "causal", "awd_lstm": "causal",
                           "t5": "span_corruption", "transformer": "span_corruption", "cove": "span_corruption"}
-            parse(default_config(preset, objectives.get(PRESETS[preset].family, "masked"), optimizer="adamw"))
+            parse(default_config(preset, objectives.get(PRESETS[preset].family, "masked"), "packed"))
 
 
 def test_a_network_that_reads_characters_needs_words_with_characters_that_nothing_replaces():

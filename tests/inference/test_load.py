@@ -145,7 +145,7 @@ def test_special_tokens_around_a_text_are_those_of_the_training_examples(tmp_pat
     """A corpus of one sentence makes one example, and `encode` reads that sentence alike."""
     workdir = given.workdir(tmp_path)
     record = json.loads((workdir / "config.json").read_text())
-    record["config"]["format"] = default_config(format=name).format.to_dict()
+    record["config"]["format"] = default_config("bert_tiny", "masked", name).format.to_dict()
     record["data"]["train"] = "the fingerprint of a store"  # which converted checkpoints lack
     (workdir / "config.json").write_text(json.dumps(record))
     run, text = lmrep.load(workdir), "the red cat sees the old dog."

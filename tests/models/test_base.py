@@ -17,7 +17,7 @@ BIDIRECTIONAL = [name for name, row in OBJECTIVES.items() if row.conditions_on(r
 
 @pytest.mark.parametrize("objective", BIDIRECTIONAL)
 def test_a_config_of_a_left_to_right_network_and_a_bidirectional_objective_is_refused(objective):
-    config = experiments.default_config("lstm", objective)
+    config = experiments.default_config("lstm", objective, "packed")
     with pytest.raises(UserError, match=f"objective '{objective}' conditions on the tokens on both sides"):
         experiments.parse(config)
 

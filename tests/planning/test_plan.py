@@ -98,7 +98,7 @@ def test_the_table_and_its_gradient_are_sent_once():
 
 @pytest.mark.slow
 def test_a_recurrent_network_sends_nothing_at_each_time_step():
-    config = experiments.default_config("lstm", "causal", "stream", layout="1x4x1")
+    config = experiments.default_config("lstm", "causal", "stream", "bert", "1x4x1")
     config.update_from_flattened_dict({"model.vocab": 64, "model.width": 32, "model.layers": 1, "length": 80})
     found = plan.plan(experiments.parse(config), on(4))[0]
     assert found.transfers and all(each.count < 80 for each in found.transfers)

@@ -141,7 +141,7 @@ def network(config=Config(unanswerable=True), tokenizer=None, context="both"):
 
 def default_model(tokenizer, context="both"):
     preset = "bert_tiny" if context == "both" else "gpt2"
-    c = default_config(preset, "span_extraction", "examples", layout="1x1x1")
+    c = default_config(preset, "span_extraction", "examples", "bert", "1x1x1")
     c.model.update({"vocab": 0, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "max_length": 128})
     c.data.train, c.length = "train.json", 128
     c.objective.update({"context": context, "unanswerable": True})

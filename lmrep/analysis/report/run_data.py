@@ -23,7 +23,6 @@ from lmrep.config import json_files
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
-from lmrep.data.formats import batch_struct
 from lmrep.data.store.prepare import Prepared
 from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
@@ -175,7 +174,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     except (UserError, RunFault, OSError, ValueError) as error:
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     data = read_config(directory)["data"]
-    if "train" in data and not experiment.labelled:
+    if "train" in data and run.results is None:
         prepared = _prepared(experiment, data, data_dir, notes)
     return replace(run, network=network, prepared=prepared, notes=tuple(notes),
                    epochs=prepared and _epochs(experiment, run.stages, prepared, run.step, data_dir))
@@ -247,9 +246,8 @@ def _network(directory: Path, experiment: Experiment, step: int, notes: list[str
     objectives = [build.objective(stage, model, tokenizer.vocabulary, parts) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
-    batches = [] if experiment.labelled else [
-        batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), bool(tokenizer.characters),
-                     b=stage.batch_size, t=stage.length) for stage in stages]
+    batches = [ALL_FORMATS[stage.format_name].shapes(
+        stage.format, bool(tokenizer.characters), b=stage.batch_size, t=stage.length) for stage in stages]
     reached = stages.index(stage_at(experiment, step))
     specs = objectives[reached].specs
     state = jax.eval_shape(built[reached].init, P.abstract(specs))
@@ -257,7 +255,7 @@ def _network(directory: Path, experiment: Experiment, step: int, notes: list[str
         tokenizer, model, objectives, P.count(specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         [flops.of_train_step(objective, optimizer, batch, stage.microbatches)
-         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=bool(batches))],
+         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=True) if batch],
         frozen.describe(parts))
 
 

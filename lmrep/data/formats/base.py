@@ -218,6 +218,10 @@ class FormatDef(NamedTuple):
         """Tells whether examples continue each other from batch to batch."""
         return self.advance(config, 2) != 0
 
+    def shapes(self, config: Any, characters: bool, **sizes: int) -> dict[str, Any]:
+        """Returns `batch_struct` for these sizes; {} for labelled examples, whose batches differ in length."""
+        return {} if self.plan is None else batch_struct(self.fields(config), characters, **sizes)
+
 
 def split_texts(bounds: np.ndarray, max_tokens: int) -> np.ndarray:
     """Splits each text into chunks of `max_tokens` tokens and a shorter last one.
