@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import inspect
 import linecache
@@ -37,15 +38,31 @@ def row(table_row: type[Row]) -> type[Row]:
 
 def component_table(row_type: type[Row], rows: Mapping[str, Row]) -> dict[str, Row]:
     """Makes a table, such as `MODELS`. Raises Broken if an entry is not a `row_type`, such as a module in place of its
-    `.DEFINITION`, or the call writes a name twice, of which Python would keep the second."""
+    `.DEFINITION`, its config is no frozen dataclass of settings, a name is no string, or the call writes a name twice,
+    of which Python would keep the second."""
     caller = sys._getframe(1)
     for name in _repeated(caller.f_code.co_filename, caller.f_lineno):
         raise Broken(f"{caller.f_code.co_filename} has two rows {name!r}; give yours a name that no other row has")
     for name, entry in rows.items():
+        if not isinstance(name, str):
+            raise Broken(f"the name of a row in {caller.f_code.co_filename} is {name!r}; expected a string")
         if not isinstance(entry, row_type):
             raise Broken(f"the row {name!r} in {caller.f_code.co_filename} is a {type(entry).__name__}; "
                          f"expected {row_type.__name__}, such as {name}.DEFINITION")
+        if config := getattr(getattr(entry, "objective", entry), "config", None):
+            _check_config(f"the config of the row {name!r} in {caller.f_code.co_filename}", config)
     return dict(rows)
+
+
+def _check_config(what: str, config: Any) -> None:
+    """Raises Broken if a config class is no frozen dataclass, or a field of it was not declared by `setting`."""
+    if not dataclasses.is_dataclass(config) or not config.__dataclass_params__.frozen:
+        raise Broken(f"{what} is {getattr(config, '__name__', config)}, which is no frozen dataclass; write "
+                     "@dataclass(frozen=True) above the class")
+    for field in dataclasses.fields(config):
+        if "bounds" not in field.metadata:
+            raise Broken(f"{what} has the field {field.name!r} without a meaning; declare it as {field.name}: TYPE = "
+                         "setting(DEFAULT, \"what it means\"), with setting of lmrep.config.record")
 
 
 def _repeated(file: str, line: int) -> list[str]:

@@ -180,6 +180,9 @@ def _check_names(what: str, problem: str, names: Any, known: Any, reason: str = 
 def _check_specs(what: str, specs: Tree) -> None:
     """Raises UserError where a parameter has not one logical axis for each dimension, one that no rule names, which
     would never be sharded, or no values; a table of tokens has none before the vocabulary is known."""
+    if not isinstance(specs, Mapping):
+        raise UserError(f"{what}: its specs are {type_of(specs)}; expected a nested dict of ParamSpec; correct this "
+                        "component")
     for path, spec in P.flatten(specs).items():
         if not isinstance(spec, P.ParamSpec):
             raise UserError(f"{what}: its parameter {path} is {type_of(spec)}; expected ParamSpec(shape, axes, init); "
@@ -211,8 +214,9 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
         check_built(what, encoded, Encoded, "encode")
         shape = (*(inputs.tokens if at is None else at).shape, model.width)
         if encoded.hidden.shape != shape:
+            positions = "positions" if at is None else "positions of `at`"
             raise UserError(f"{what}: encode returns hidden states of shape {encoded.hidden.shape}; expected {shape} "
-                            "(examples, positions, width); correct this component")
+                            f"(examples, {positions}, width); correct this component")
         given, returned = jax.tree.map(jnp.shape, inputs.carry), jax.tree.map(jnp.shape, encoded.carry)
         if inputs.carry is not None and given != returned:
             raise UserError(f"{what}: its encode returns a carry of the shapes {returned}; expected those of "

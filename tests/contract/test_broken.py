@@ -210,6 +210,7 @@ BROKEN = {
         "it takes the input 'position', which does not exist; correct this component; did you mean 'positions'"),
     "a network with a misspelt context": (
         built(conditions_on=frozenset({"left", "bth"})), "convolution", "'bth', which does not exist"),
+    "no specs": (built(specs=None), "convolution", "its specs are NoneType; expected a nested dict of ParamSpec"),
     "a parameter that is its shape": (
         built(specs={"token": (10, 32)}), "convolution",
         "its parameter token is (int, int); expected ParamSpec(shape, axes, init)"),
@@ -354,6 +355,16 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
     with pytest.raises(Broken) as refused:
         component_table(ModelDef, {"lstm": MODELS["lstm"], "convolution": entry})
     assert f"the row 'convolution' in {__file__} {problem}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "config", "problem"), [
+    (5, convolution.Config, r"the name of a row in .* is 5; expected a string"),
+    ("mine", NoLength, r"the config of the row 'mine' in .* has the field 'vocab' without a meaning; declare it as"),
+    ("mine", dict, "is dict, which is no frozen dataclass"),
+    ("mine", dataclasses.make_dataclass("Thawed", ["vocab"]), "is Thawed, which is no frozen dataclass")])
+def test_a_row_of_a_table_has_a_name_and_a_config_of_settings(name, config, problem):
+    with pytest.raises(Broken, match=problem):
+        component_table(ModelDef, {name: convolution.DEFINITION._replace(config=config)})
 
 
 @pytest.mark.parametrize(("table", "name", "kind"), [
