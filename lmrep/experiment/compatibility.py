@@ -105,7 +105,7 @@ def tiny_config(row: ModelDef, config: Any) -> Any:
     """Returns a network's config at the sizes of its row's `tiny`, without dropout, and with a vocabulary of `VOCAB` if
     the network allows that. Fields of `tiny` that are no numbers are left out, since they may make another network."""
     sizes = {name: value for name, value in row.tiny.items() if type(value) in (int, float) and name != "vocab"}
-    rates = {name: 0.0 for name in row.dropout_fields if type(getattr(config, name)) is float}
+    rates = {name: 0.0 for name in row.dropout_fields if type(getattr(config, name, None)) is float}
     tiny = dataclasses.replace(config, **{**sizes, **rates, "vocab": VOCAB})
     try:
         row.check(tiny)

@@ -85,7 +85,7 @@ def _budget_fields(config: ml_collections.ConfigDict, row: Numbers | None) -> Ma
     changes = getattr(OBJECTIVES[config.objective.name].config, "small_budget", {})
     values |= {f"objective.{name}": value for name, value in changes.items()}
     for name in model_def(config.model.to_dict()).dropout_fields:
-        if type(config.model[name]) is float:
+        if type(config.model.get(name)) is float:
             values[f"model.{name}"] = 0.0
     if "init_stddev" in config.model and not config.init:  # 0.02 is for a width of 768: attention stays flat for long
         values["model.init_stddev"] = 1 / math.sqrt(config.model.width)
@@ -108,5 +108,5 @@ def describe(experiment: Experiment) -> str:
     if not getattr(experiment, "recipe", "").startswith(f"{AUTO}: "):
         return ""
     start = "pretrained" if experiment.init else "random"
-    return (f"recipe={experiment.recipe}, from {start} parameters: {rate}, batches of {experiment.batch_size}, "
-            f"{experiment.epochs:g} epochs ({steps})")
+    extent = f"{experiment.epochs:g} epochs ({steps})" if experiment.epochs else steps  # which may be the user's
+    return f"recipe={experiment.recipe}, from {start} parameters: {rate}, batches of {experiment.batch_size}, {extent}"

@@ -205,7 +205,7 @@ def _sources(
 def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
     """Returns the experiment with its number of steps, and with intervals of 0, an epoch, converted to steps."""
     epoch = train.steps_per_epoch(experiment.batch_size)
-    epochs = experiment.epochs or small_networks.epochs(epoch)
+    epochs = experiment.epochs or (0.0 if experiment.steps else small_networks.epochs(epoch))
     steps = experiment.steps or max(1, round(epochs * epoch))
     evaluation = dataclasses.replace(experiment.evaluation, every=experiment.evaluation.every or min(epoch, steps))
     # Only a checkpoint at a validation can be the best one.

@@ -65,8 +65,8 @@ def continuations(run: Any, prompt: Sequence[int], options: Any, number: int, na
     """
     max_length = run.model.max_length
     if run.model.state.decode is None:
-        raise UserError(f"the network {run.model.name!r} cannot continue a text token by token; networks that can "
-                        "are transformer, transformer_xl and lstm")
+        raise UserError(f"the network {run.model.name!r} cannot continue a text token by token, since its Model has no "
+                        "state.decode; networks that have are transformer, transformer_xl and lstm")
     if 0 < max_length < len(prompt) + options.tokens:
         raise UserError(f"{name} has {len(prompt):,} tokens, and {options.tokens:,} are to be generated; the model "
                         f"takes {max_length:,} at most: generate fewer (--tokens)")
