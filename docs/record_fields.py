@@ -31,9 +31,10 @@ def _text(cls: griffe.Class, field: griffe.Attribute) -> str:
         limits = describe_bounds(bounds)
         return f"{bounds.help} (default `{field.value.arguments[0]}`{limits and f'; {limits}'})"
     lines = cls.module.filepath.read_text().splitlines()
+    default = f" (default `{field.value}`)" if field.name in getattr(value, "_field_defaults", {}) else ""
     comments = re.findall(r"  # (?:noqa: \S+ - )?(.*)", lines[field.lineno - 1])
     for line in reversed(lines[: field.lineno - 1]):
         if not line.strip().startswith("# "):
             break
         comments.insert(0, line.strip(" #"))
-    return " ".join(comments)
+    return " ".join(comments) + default
