@@ -20,9 +20,9 @@ from lmrep.claims import Claim, Measure, Row, at_scale
 def get_claim(scale="miniature"):
     """The claim at a scale."""
     encoder, fields, model, lengths, changes = at_scale(
-        scale, miniature=("cove.py:size=tiny", {"steps": 1000, "data.train": "multi30k/train.en",
+        scale, miniature=("cove.py:size=tiny", {"steps": 800, "data.train": "multi30k/train.en",
                                                 "data.validation": "multi30k/val.en"},
-                          "elmo.py:size=tiny,tokenizer=elmo_text", {"steps": 1200}, {"epochs": 3.0}),
+                          "elmo.py:size=tiny,tokenizer=elmo_text", {"steps": 1000}, {"epochs": 3.0}),
         single=("cove.py:size=base", {"steps": 100_000}, "elmo.py:size=small,data=files", {"steps": 200_000}, {}),
         paper=("cove.py:size=base", {}, "elmo.py:size=original,data=files", {}, {}))
     task = "tasks/ud_pos.py:data=ud-english-ewt,features="
