@@ -120,7 +120,7 @@ def reproduce(
                     print(f"failed: {failure}", flush=True)
     values = {name: {seed: value for seed in seeds if (value := _value(
         claim, directory / f"seed={seed}" / claim.run_of(name))) is not None} for name in claim.rows}
-    command = _command(file, scale, seeds, overrides, match)
+    command = _command(file, scale, seeds, overrides or per_run, match)
     content = _results(claim, file.stem, scale, command, compare(claim, values), runs, directory)
     if matched:
         content["match"] = matched

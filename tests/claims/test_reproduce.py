@@ -180,6 +180,7 @@ def test_the_table_so_far_needs_no_overrides(home):
     shown = run(home, "--seeds=0", "--show")
     assert shown.code == 0 and "Not as the claim says: batch_size=4." in (home / "claim/table.md").read_text()
     assert "| a low rate | 1.00 |" in shown.out
+    assert "Not as the claim says: low.batch_size=4, high.batch_size=4, same.batch_size=4." in shown.out
 
 
 def test_another_measure_is_taken_of_the_same_runs(home):
