@@ -11,6 +11,8 @@ from lmrep.experiment.fine_tuning import compose_task, recipe_fields
 from lmrep.experiment.record import UNKNOWN_STEPS
 from lmrep.experiment.small_networks import EPOCHS, TABLE, UPDATES
 from lmrep.interop.checkpoint_config import config_of, load_config
+from lmrep.models import MODELS
+from tests.contract import alternating
 
 
 def task(argument, *overrides):
@@ -26,7 +28,15 @@ def test_the_default_of_tasks_follows_the_width(preset, row):
     experiment = task(f"model={preset}")
     assert experiment.optimizer.learning_rate == TABLE[row].scratch_rate
     assert (experiment.batch_size, experiment.epochs) == (TABLE[row].task_batch, 0.0)
-    assert "random parameters" in small_networks.describe(dataclasses.replace(experiment, steps=10))
+    described = small_networks.describe(dataclasses.replace(experiment, steps=10))
+    assert "random parameters" in described and described.endswith(f"batches of {experiment.batch_size}, 10 steps")
+
+
+def test_a_network_without_dropout_may_have_a_budget(monkeypatch):
+    monkeypatch.setitem(MODELS, "alternating", alternating.DEFINITION._replace(dropout_fields=("dropout",)))
+    config = experiments.default_config("alternating", "masked", "packed")
+    config.budget = "10m"
+    assert "model.dropout" not in small_networks.fields(config)
 
 
 def test_wide_networks_and_named_recipes_have_the_numbers_of_papers():
