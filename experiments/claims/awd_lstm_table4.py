@@ -48,4 +48,4 @@ def get_claim(scale="miniature"):
             name: Row(title, "full", "above", published=published)
             for name, (title, _, _, published) in PARTS.items()},
         measure=Measure("perplexity", "lm_loss", {"split": "test"}, math.exp),
-        cost="110 minutes on one core beside other work, by one of the seeds")
+        cost="110 minutes of CPU time, by one of the seeds")

@@ -39,4 +39,4 @@ def get_claim(scale="miniature"):
               "causal_late": Row(f"left to right, {late:,} steps", run="tuned_causal_late"),
               "masked_late": Row(f"masked, {late:,} steps", "causal_late", "above", run="tuned_masked_late")},
         measure=Measure("accuracy of fine-tuned networks, %", metric, evaluate, lambda value: 100 * value),
-        cost="100 minutes on one core beside other work, by one of the seeds")
+        cost="100 minutes of CPU time, by one of the seeds")

@@ -33,4 +33,4 @@ def get_claim(scale="miniature"):
               "no_nsp": Row("masks", "full", "below", published=92.6, run="tuned_no_nsp"),
               "causal": Row("left to right", "no_nsp", "below", published=92.1, run="tuned_causal")},
         published="accuracy on SST-2 in %", measure=Measure("accuracy, %", "accuracy", {}, lambda value: 100 * value),
-        cost="85 minutes on one core beside other work, by one of the seeds, with the files of SST-2")
+        cost="85 minutes of CPU time, by one of the seeds, with the files of SST-2")

@@ -43,4 +43,4 @@ def get_claim(scale="miniature"):
               for name, (title, *_, published) in ROWS.items()},
         published="error on IMDb, in %",
         measure=Measure("error, %", "accuracy", evaluated, lambda accuracy: 100 - 100 * accuracy),
-        cost="105 minutes on one core beside other work, by one of the seeds, with the files of IMDb")
+        cost="105 minutes of CPU time, by one of the seeds, with the files of IMDb")

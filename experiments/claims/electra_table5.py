@@ -39,4 +39,4 @@ def get_claim(scale="miniature"):
         rows={name: Row(title, AGAINST.get(name, ""), "above" if name in AGAINST else "", published=published,
                         run=f"tuned_{name}") for name, (title, published) in VARIANTS.items()},
         published="GLUE", measure=Measure("accuracy of fine-tuned networks, %", metric, evaluate, lambda x: 100 * x),
-        cost="110 minutes on one core beside other work, by one of the seeds")
+        cost="110 minutes of CPU time, by one of the seeds")

@@ -34,4 +34,4 @@ def get_claim(scale="miniature"):
         rows={"cove": Row("translation encoder", published=92.8), "elmo": Row("biLM", "cove", "above", published=96.8)},
         published="accuracy with the last layer, Penn Treebank, in %",
         measure=Measure("accuracy of parts of speech, %", "token_accuracy", {}, lambda value: 100 * value, ".2f"),
-        cost="85 minutes on one core beside other work, by one of the seeds, with parallel text and a treebank")
+        cost="85 minutes of CPU time, by one of the seeds, with parallel text and a treebank")

@@ -41,4 +41,4 @@ def get_claim(scale="miniature"):
             f"tuned_{rate}": (f"{tuned},init={{rate_{rate}}}", changes) for rate in PUBLISHED},
         rows={f"rate_{rate}": Row(f"{rate} %", *claimed[rate], PUBLISHED[rate], f"tuned_{rate}") for rate in PUBLISHED},
         published="GLUE, for which higher is better", measure=measure,
-        cost="two hours on one core beside other work, by one of the seeds")
+        cost="two hours of CPU time, by one of the seeds")

@@ -37,4 +37,4 @@ def get_claim(scale="miniature"):
               "forward": Row("forward model", "none", "above"),
               "both": Row("both directions", "forward", "above", published=91.93)},
         published="F1 on CoNLL-2003", measure=Measure(unit, metric, {}, lambda value: 100 * value, ".2f"),
-        cost="95 minutes on one core beside other work, by one of the seeds, with a treebank")
+        cost="95 minutes of CPU time, by one of the seeds, with a treebank")

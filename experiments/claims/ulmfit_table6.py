@@ -50,4 +50,4 @@ def get_claim(scale="miniature"):
             name: (f"{classifier}{{target_{name}}}", changes) for name in TARGETS},
         rows=rows, published="error on IMDb, in %",
         measure=Measure("error, %", "accuracy", evaluated, lambda accuracy: 100 - 100 * accuracy),
-        cost="two hours on one core beside other work, by one of the seeds, with the files of IMDb")
+        cost="two hours of CPU time, by one of the seeds, with the files of IMDb")

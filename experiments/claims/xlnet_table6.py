@@ -38,4 +38,4 @@ def get_claim(scale="miniature"):
             for name, (title, _, published) in PARTS.items()},
         published="accuracy on RACE, in %", measure=Measure(
             "accuracy of fine-tuned networks, %", metric, evaluate, lambda value: 100 * value),
-        cost="two hours on one core beside other work, by one of the seeds")
+        cost="two hours of CPU time, by one of the seeds")

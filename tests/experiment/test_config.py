@@ -174,6 +174,14 @@ def test_mesh_is_parsed(text, sizes):
     assert parse_mesh(text) == dict(zip(("data", "fsdp", "tensor", "sequence"), sizes, strict=True))
 
 
+@pytest.mark.parametrize(("section", "value", "message"), [
+    ("model", {"layers": 2}, r"config\.model\.name is None; expected one of awd_lstm, .*transformer_xl$"),
+    ("checkpoint", {"best": ""}, r"config\.checkpoint\.best is empty; expected a metric of the objective")])
+def test_a_network_and_a_metric_have_names(config, section, value, message):
+    with pytest.raises(UserError, match=message):
+        parse(config.to_dict() | {section: value})
+
+
 @pytest.mark.parametrize("text", ["", "tensor", "2x2", "0x1x1", "-1x1x1", "2x2x2x2x2", "2x2x2x0", "2,2,2"])
 def test_invalid_mesh_is_refused(text):
     with pytest.raises(UserError, match="expected data, fsdp, or sizes"):
