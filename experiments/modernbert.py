@@ -8,7 +8,8 @@ billion tokens (large: 2) to a rate of 8e-4 (5e-4), which then stays. Two furthe
 run before by init=, have sequences of 8,192 and global layers with rotary positions of base 160,000: 250 billion tokens
 at 3e-4 (5e-5), and 50 billion in which the rate falls to 0 as 1 - sqrt.
 
-The networks, in fields of config.model, with all parameters of pretraining:
+Every third layer, from the first on, attends to all positions, the others to 64 on either side. The networks, in fields
+of config.model, with all parameters of pretraining:
 
     size   layers  width  heads   mlp  max_length   vocab  dropout   parameters
     base       22    768     12  1152        8192  50,368      0.0  149,655,232
@@ -95,7 +96,7 @@ def get_config(argument=""):
     config.optimizer.schedule.warmup_fraction = 0.0
     full = config.batch_size
     finish(config, chosen)
-    if config.batch_size == full:
+    if config.batch_size == full:  # small data and size=tiny have smaller batches, which do not grow
         config.stages = stages
     if chosen.size == "tiny" and chosen.optimizer == "stable_adamw":  # which ends with this phase
         config.optimizer.schedule.cooldown_fraction = 0.1

@@ -1,4 +1,4 @@
-"""The protocol that the loader reads: numbered examples. A position of a run determines its example in O(1)."""
+"""The protocol that the loader reads: numbered examples. A position determines its example in O(1)."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,10 +39,11 @@ class Dataset(Protocol):
         return self.examples
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """Returns the examples at some positions of a training run, in O(1) each.
+        """Returns the examples at some positions of training, in O(1) each.
 
         Args:
-          positions: int64, any shape; index r of the batch of step i is position i * batch_size + r.
+          positions: int64, any shape, counted from the first batch that a run shows of this dataset; index r of batch i
+            is position i * batch_size + r. A later stage with the same dataset continues after an earlier one.
           batch_size: examples of the global batch.
           seed: decides the order of the examples.
 

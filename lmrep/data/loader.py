@@ -1,8 +1,8 @@
 """From a dataset to batches: which examples a step shows, gathered in advance by threads.
 
 The loader has no state that a checkpoint would have to save. Index r of the batch of step i is position
-i * batch_size + r of the run, and the position alone determines the example, in O(1): a run resumes at step i by asking
-for step i.
+i * batch_size + r of the dataset, and the position alone determines the example, in O(1): a run resumes at step i by
+asking for step i.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ BLOCK = 16  # steps whose examples are computed together, which takes hardly lon
 
 def batches(
     dataset: Dataset, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
-    threads: int = 2, prefetch: int = 4, multiple: int = 1,
+    begin: int = 0, threads: int = 2, prefetch: int = 4, multiple: int = 1,
 ) -> Iterator[Batch]:
     """Yields the batches of steps first_step, ..., last_step - 1, in order.
 
@@ -32,6 +32,7 @@ def batches(
       seed: decides the order of the examples.
       first_step: counted from the start of the stage.
       last_step: the step after the last one.
+      begin: batches of the dataset that come before the stage's first, since earlier stages showed them.
       threads: batches that are gathered at a time. The threads end with the iterator.
       prefetch: batches that are kept ready.
       multiple: a divisor of `batch_size`, the number of equal parts of a batch. A batch with fewer examples
@@ -55,8 +56,8 @@ def batches(
         return (np.unique(indices // part)[:, None] * rows + np.arange(rows)).ravel()
 
     return _prefetched(
-        dataset, lambda step: dataset.numbers(step * batch_size + np.arange(batch_size), batch_size, seed), indices_of,
-        first_step, last_step, threads, prefetch)
+        dataset, lambda step: dataset.numbers((begin + step) * batch_size + np.arange(batch_size), batch_size, seed),
+        indices_of, first_step, last_step, threads, prefetch)
 
 
 def evaluation_batches(

@@ -12,7 +12,7 @@ ROUNDS = 8
 
 
 def example_numbers(examples: int, seed: int, positions: np.ndarray) -> np.ndarray:
-    """Computes the examples at some positions of a run. Every epoch shows each example once, in its own random order.
+    """Computes the examples at positions of a dataset. Every epoch shows each example once, in its own random order.
 
     A Feistel network on pairs (high, low) of digits to base `side`, as in format-preserving encryption (Black and
     Rogaway 2002), is a bijection of [0, side^2). A number outside of [0, examples) is mapped again until it is inside.
@@ -21,7 +21,7 @@ def example_numbers(examples: int, seed: int, positions: np.ndarray) -> np.ndarr
     Args:
       examples: the number of examples, n.
       seed: of the order, not negative.
-      positions: int64, any shape, counted from the start of the run; position g is in epoch g // n.
+      positions: int64, any shape, of `Dataset.numbers`; position g is in epoch g // n.
 
     Returns:
       int64 of that shape, in [0, n).
@@ -65,7 +65,7 @@ def _hash(x: np.ndarray, key: np.uint64) -> np.ndarray:
 def contiguous_numbers(
     examples: int, repeats: int, batch_size: int, positions: np.ndarray, seed: int | None = None
 ) -> np.ndarray:
-    """Computes the examples at some positions of a run in which example r of a batch continues example r of the
+    """Computes the examples at some positions of a dataset in which example r of a batch continues example r of the
     previous batch.
 
     The corpus is split into `batch_size` chunks of consecutive examples whose sizes differ by at most one; index r of
@@ -77,7 +77,7 @@ def contiguous_numbers(
       examples: the number of examples of a walk, n.
       repeats: walk w shows repetition w mod `repeats`, whose examples are numbered from (w mod repeats) n.
       batch_size: examples per batch.
-      positions: int64, any shape, counted from the start of the run.
+      positions: int64, any shape, of `Dataset.numbers`.
       seed: of the random starts; None: every chunk starts at its first example.
 
     Returns:
@@ -131,11 +131,11 @@ def ranked_block(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def assign(counts: tuple[int, ...], positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Assigns the positions of a run to sources, in blocks of `interleave` that repeat.
+    """Assigns the positions of a dataset to sources, in blocks of `interleave` that repeat.
 
     Args:
       counts: examples of each source in a block.
-      positions: int64, any shape, counted from the start of the run.
+      positions: int64, any shape, of `Dataset.numbers`.
 
     Returns:
       (source, number of earlier positions with the same source), int64 of that shape.

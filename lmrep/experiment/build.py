@@ -245,18 +245,19 @@ def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({}
     resolved = experiments.resolve_stages(data.experiment)
     networks = [experiments.build_model(data.experiment, data.tokenizer.size, stage, jax.default_backend())
                 for stage in resolved]
-    built = [_stage(data, stage, experiments.schedule_steps(resolved, i), sum(each.steps for each in resolved[:i]),
-                    network, data_dir, frozen)
-             for i, (stage, network) in enumerate(zip(resolved, networks, strict=True))]
+    built: list[Stage] = []
+    for i, (stage, network) in enumerate(zip(resolved, networks, strict=True)):
+        built.append(_stage(data, stage, experiments.schedule_steps(resolved, i), built, network, data_dir, frozen))
     check(built)
     return built
 
 
 def _stage(
-    data: Data, stage: ResolvedStage, schedule_steps: int, done: int, network: Model, data_dir: Path,
+    data: Data, stage: ResolvedStage, schedule_steps: int, before: Sequence[Stage], network: Model, data_dir: Path,
     frozen: FrozenParts,
 ) -> Stage:
-    """Builds one stage; `stage` is of the experiment that the data completed, and `done` the steps before it."""
+    """Builds one stage; `stage` is of the experiment that the data completed. It continues with the examples after
+    those of the stages `before` it, if they have the same."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | experiment.metrics(stage.objective_name)
     shapes = ALL_FORMATS[stage.format_name].shapes(
@@ -290,10 +291,13 @@ def _stage(
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)  # of parameters that were checked
     data_shards, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
     multiple = data_shards * fsdp * stage.microbatches
-    read = partial(loader.batches, train, batch_size=stage.batch_size, seed=experiment.seed, multiple=multiple)
+    shown = 0 if experiment.overfit else sum(
+        each.steps * each.batch_size for each in before if each.fingerprint == train.fingerprint)
+    read = partial(loader.batches, train, batch_size=stage.batch_size, seed=experiment.seed, multiple=multiple,
+                   begin=-(-shown // stage.batch_size))
     return Stage(
         name=stage.name, steps=stage.steps, objective=built, optimizer=optimizer,
-        batches=partial(_batches, read, experiment.overfit, done if data.records else 0), batch_size=stage.batch_size,
+        batches=partial(_batches, read, experiment.overfit), batch_size=stage.batch_size,
         microbatches=stage.microbatches,
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices, limit=limit)),
@@ -326,10 +330,10 @@ def add_columns(examples: Examples, stage: ResolvedStage, frozen: FrozenParts) -
 
 
 def _batches(
-    read: Callable[..., Iterator[HostBatch]], overfit: int, done: int, indices: np.ndarray, first: int, last: int
+    read: Callable[..., Iterator[HostBatch]], overfit: int, indices: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
-    """Reads the batches of steps [first, last) after the first `done`, or repeats the first `overfit` batches."""
+    """Reads the batches of steps [first, last) of a stage, or repeats its first `overfit` batches."""
     if not overfit:
-        return read(indices=indices, first_step=done + first, last_step=done + last)
+        return read(indices=indices, first_step=first, last_step=last)
     repeated = list(read(indices=indices, first_step=0, last_step=overfit))
     return (repeated[step % overfit] for step in range(first, last))

@@ -1,4 +1,5 @@
-"""Facts of the checkpoint that a run starts from, or whose vectors it reads: network, tokenizer and head."""
+"""Loads configs, with what they take from the checkpoint that a run starts from or whose vectors it reads: network,
+tokenizer and head."""
 
 import dataclasses
 import os

@@ -169,7 +169,8 @@ def predict(
 
 def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """Predicts the most probable class of each text, by the mean of its windows' log probabilities. Of more than
-    `WRITTEN` classes, a prediction has the probabilities of the most probable ones and of the right one."""
+    `WRITTEN` classes, a prediction has the probabilities of the most probable ones and of the right one. `loss` is the
+    mean cross-entropy of these, without class weights and the terms that only training has."""
     means = mean_by_example(np.stack(outputs["log_probabilities"]), units.example, len(records))
     probabilities = np.exp(means - np.logaddexp.reduce(means, -1, keepdims=True))
     chosen = [c.labels[i] for i in probabilities.argmax(-1)]

@@ -1,4 +1,4 @@
-"""The limit of epochs, checkpoints by words, and their export."""
+"""The examples that stages show, the limit of epochs, checkpoints by words, and their export."""
 
 import json
 import sys
@@ -8,8 +8,8 @@ import pytest
 
 import lmrep
 from lmrep.config.loading import load
+from lmrep.experiment import build, epochs
 from lmrep.experiment import config as experiments
-from lmrep.experiment import epochs
 from lmrep.interop import convert
 from lmrep.storage import remote_workdir
 from tests import small
@@ -29,6 +29,25 @@ def test_a_step_has_the_epochs_that_are_read_until_it():
     for step in (0.5, 10, 17.3, 40):
         assert read.step(read.epochs(step)) == pytest.approx(step)
     assert read.step(6.5) == np.inf
+
+
+def test_a_stage_shows_the_examples_after_those_of_earlier_stages_with_the_same(tmp_path):
+    """Batches grow from 2 to 3, in stages with another length between; an epoch has each example once."""
+    config = small.config(small.corpus(tmp_path / "texts"))
+    config.length, config.steps, same = 8, 12, {"fraction": 0.25}
+    config.stages = [same | {"batch_size": 2}, same | {"batch_size": 3, "length": 16}, same | {"batch_size": 3}, same]
+
+    def shown(steps):
+        data = build.prepare_data(experiments.parse(config), tmp_path / "data")
+        return [np.concatenate([batch["example"] for batch in stage.batches(np.arange(stage.batch_size), 0, steps)])
+                .tolist() for stage in build.stages(data, tmp_path / "data")]
+
+    first, _, second, third = shown(3)
+    config.stages = ()
+    [order] = shown(5)
+    assert first == order[:6] and second == order[6:15] and third == order[16:64]  # at whole batches of the stage
+    config.stages, config.overfit = [same | {"fraction": 0.5}] * 2, 1
+    assert shown(2) == [order[:16] * 2] * 2
 
 
 @pytest.mark.parametrize(("track", "most"), [("strict_small", 100), ("strict", 1000)])

@@ -39,19 +39,22 @@ FIELDS = {
     "characters": Field("btc", np.int32, "ids of the characters of each word (`data.characters`); all 0 at padding. "
                                          "Only of tokenizers that have them"),
     "segment_ids": Field("bt", np.int32, "number of the packed segment, from 1; 0 is padding. Segments do not attend "
-                                         "to each other"),
+                                         "to each other. BERT's segments A and B are one: see `token_type_ids`"),
     "positions": Field("bt", np.int32, "position in the packed segment, from 0"),
     "token_type_ids": Field("bt", np.int32, "0 for the first text of a pair with its separator, 1 for the second; 2 "
                                             "for XLNet's [CLS] at the end"),
-    "example": Field("b", np.int32, "number of the example in the plan; -1 for an empty example that fills the batch"),
+    "example": Field("b", np.int32, "number of the example in its `Dataset`; -1 for an empty one that fills the batch"),
     "pair_label": Field("b", np.int32, "NSP: 0 for the actual next text, 1 for a random one. SOP: 0 in order, 1 "
                                        "swapped"),
     "reset": Field("b", np.int32, "1 where the example does not continue the one at the same index of the previous "
                                   "batch, so that a carried state starts from its initial value"),
     "reversed": Field("b", np.int32, "1 where the tokens of the example stand in the reverse order of the text"),
-    "unit": Field("bn", np.int32, "of labelled examples: number of the text in each segment; -1 for none"),
-    "first": Field("bn", np.int32, "of labelled examples: position of the first token of each text"),
-    "last": Field("bn", np.int32, "of labelled examples: position of the last token of each text"),
+    "unit": Field("bn", np.int32, "of labelled examples: number of the unit, a text or a window of it, in each "
+                               "segment; -1 for none"),
+    "first": Field("bn", np.int32, "of labelled examples: position of the first token of each unit, special tokens "
+                                "included"),
+    "last": Field("bn", np.int32, "of labelled examples: position of the last token of each unit, special tokens "
+                               "included"),
     "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "
                                       "token of the next example; -1 where the text ends"),
     "rate_factor": Field("b", np.float32, "factor of the learning rate of the step, the same for all examples of a "
