@@ -74,7 +74,8 @@ def _train(arguments: Arguments) -> None:
     text = next(iter(outcome.prompts), outcome.example)
     usual = experiment.evaluated_split
     split = next((split for split in (usual, "validation") if split in outcome.splits), None)
-    print(next_steps(workdir, flags.data_dir, text, _page(workdir).exists(), "" if split == usual else split))
+    print(next_steps(workdir, flags.data_dir, text, _page(workdir).exists(), "" if split == usual else split,
+                     experiment.log.tensorboard))
 
 
 def _page(workdir: str) -> Path:
@@ -129,10 +130,10 @@ def samples(run, texts: Sequence[str]) -> str:
 
 
 def next_steps(
-    workdir: str, data_dir: str, text: str, report: bool = True, split: str | None = ""
+    workdir: str, data_dir: str, text: str, report: bool = True, split: str | None = "", tensorboard: bool = True
 ) -> str:
-    """Commands to try next, for a run whose report.html was written, or was not; `split` is the one to evaluate: "" for
-    the default of `lmrep evaluate`, None where none is held out."""
+    """Commands to try next, for a run with or without report.html and TensorBoard's files; `split` is the one to
+    evaluate: "" for the default of `lmrep evaluate`, None where none is held out."""
     look = f"open {shlex.quote(str(_page(workdir)))} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     # In double quotes if it has apostrophes and nothing special between them.
@@ -143,4 +144,4 @@ def next_steps(
     return f"""
 Next:{predict}{evaluate}
   lmrep inspect {run}{stores}
-  {look}; tensorboard --logdir={shlex.quote(workdir)}"""
+  {look}{f"; tensorboard --logdir={shlex.quote(workdir)}" * tensorboard}"""

@@ -50,7 +50,7 @@ def component_table(row_type: type[Row], rows: Mapping[str, Row]) -> dict[str, R
             raise Broken(f"the row {name!r} in {caller.f_code.co_filename} is a {type(entry).__name__}; "
                          f"expected {row_type.__name__}, such as {name}.DEFINITION")
         if config := getattr(getattr(entry, "objective", entry), "config", None):
-            _check_config(f"the config of the row {name!r} in {caller.f_code.co_filename}", config)
+            _check_config(f"the config of the row {name!r}, in {_file(config)},", config)
     return dict(rows)
 
 
@@ -58,6 +58,9 @@ def _check_config(what: str, config: Any) -> None:
     """Raises Broken if a config class is no frozen dataclass, or a field of it was not declared by `setting`."""
     if not dataclasses.is_dataclass(config) or not config.__dataclass_params__.frozen:
         raise Broken(f"{what} is {getattr(config, '__name__', config)}, which is no frozen dataclass; write "
+                     "@dataclass(frozen=True) above the class")
+    if undeclared := [name for name, value in vars(config).items() if isinstance(value, dataclasses.Field)]:
+        raise Broken(f"{what} has the field {undeclared[0]!r}, which @dataclass has not read; write "
                      "@dataclass(frozen=True) above the class")
     for field in dataclasses.fields(config):
         if "bounds" not in field.metadata:

@@ -241,7 +241,7 @@ def best_direction(experiment: Experiment) -> str:
     Raises:
       UserError: no objective of the stages has this metric.
     """
-    best, metrics = experiment.checkpoint.best, dict(COMMON)
+    best, metrics = experiment.checkpoint.best, {"loss": COMMON["loss"]}
     if not best:
         return "max"  # the examples of a task decide it: one of TASK_METRICS, of which more is better
     for stage in resolve_stages(experiment):

@@ -123,7 +123,8 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
         if len(result.predictions) != len(records):
             raise UserError(f"{what}: score gives {len(result.predictions):,} predictions for {len(records):,} "
                             "records; correct this component")
-        _check_names(what, "score measures", result.metrics, {*metrics, "loss"})
+        _check_names(what, "score measures", result.metrics, {*metrics, "loss"},
+                     ", which its row does not declare; add it to the row's metrics")
         for metric in ("loss", row.best) if result.metrics else ():
             if metric and metric not in result.metrics:
                 raise UserError(f"{what}: validation needs {metric!r}, which score does not measure; it measures "
@@ -199,11 +200,11 @@ def _check_specs(what: str, specs: Tree) -> None:
                             "component")
 
 
-def checked_network(model: Model, name: str, row: ModelDef) -> Model:
+def checked_network(model: Model, name: str, row: ModelDef, what: str = "") -> Model:
     """Returns `model`, of the row `name`, with an `encode` that is checked when traced: it returns `Encoded`, with
     states at the positions that were asked for, and a carry of the shapes that it was given. Its generators are checked
-    likewise. Raises UserError if its output table has another shape than its `Output` says."""
-    what = described("network", name, row.config)
+    likewise. Messages call it `what`. Raises UserError if its output table has another shape than its `Output` says."""
+    what = what or described("network", name, row.config)
     _check_table(what, model, row)
 
     def encode(
@@ -221,19 +222,26 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
         if inputs.carry is not None and given != returned:
             raise UserError(f"{what}: its encode returns a carry of the shapes {returned}; expected those of "
                             f"`inputs.carry`, {given}; correct this component")
-        for name, term in encoded.losses.items():
-            if not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ():
+        losses = encoded.losses
+        if not isinstance(losses, Mapping) or any(not isinstance(name, str) for name in losses):
+            raise UserError(f"{what}: its encode returns the losses {losses!r:.200}; expected {{name: NetworkLoss}}; "
+                            "correct this component")
+        for name, term in losses.items():
+            if (not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ()
+                    or not isinstance(term.weight, int | float)):
                 given = f"NetworkLoss{type_of(tuple(term))}" if isinstance(term, NetworkLoss) else type_of(term)
                 raise UserError(f"{what}: its encode returns the loss {name!r} as {given}; expected NetworkLoss of two "
-                                "scalars and a weight; correct this component")
+                                "scalars and a weight, a number; correct this component")
         return encoded
 
     def make_generator(fraction: float, layers: int) -> Model:
         check_build(what, model.make_generator, ("fraction", "layers"), "make_generator")
-        with faults_of(what, row.config):
+        what_generator = f"{what}, make_generator({fraction:g}, {layers})"
+        with faults_of(what_generator, row.config):
             generator = model.make_generator(fraction, layers)
-        check_built(what, generator, Model, "make_generator")
-        return checked_network(generator, name, row)
+            check_built(what, generator, Model, "make_generator")
+            _check_specs(what_generator, generator.specs)
+        return checked_network(generator, name, row, what_generator)
 
     return model._replace(encode=encode, make_generator=model.make_generator and make_generator)
 
@@ -248,12 +256,40 @@ def _check_table(what: str, model: Model, row: ModelDef) -> None:
                         "width of the Output); correct this component")
 
 
+def _check_decode(what: str, model: Model, row: ModelDef) -> None:
+    """Checks that a network that generates from left to right decodes from its cache, to one of the same shapes."""
+    state = model.state
+    if (state.cache is None) != (state.decode is None):
+        raise UserError(f"{what}: its State has only one of `cache` and `decode`; give both, or none; correct this "
+                        "component")
+    if state.decode is None or Context.LEFT not in model.conditions_on:
+        return
+
+    def generate(params: Tree, tokens: Array, length: Array) -> tuple[Tree, Any]:
+        with faults_of(what, row.config):
+            cache = state.cache(params, 2, 3)
+            return cache, state.decode(params, tokens, cache, length)
+
+    cache, returned = jax.eval_shape(generate, P.abstract(model.specs), jax.ShapeDtypeStruct((2, 3), jnp.int32),
+                                     jax.ShapeDtypeStruct((), jnp.int32))
+    pair, shape = isinstance(returned, tuple) and len(returned) == 2, (2, 3, model.width)
+    if not pair or jnp.shape(returned[0]) != shape:
+        given = type_of(returned[0] if pair else returned)
+        raise UserError(f"{what}: its decode returns {given}; expected (hidden states of shape {shape}, the cache) for "
+                        "tokens of shape (2, 3); correct this component")
+    before, after = (jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (cache, returned[1]))
+    if before != after:
+        raise UserError(f"{what}: its decode returns the cache {after!r:.300}; expected that of the shapes and types "
+                        f"that it was given, {before!r:.300}; correct this component")
+
+
 def check_states(
     model: Model, name: str, row: ModelDef, batch: Mapping[str, jax.ShapeDtypeStruct], layers: int | None
 ) -> None:
-    """Checks what no loss reads, and reports and `lmrep embed` do: `Encoded.layers`, as many as the field `layers` of
-    its config says (None: it has no such field), and the probabilities of attention that `model`, of the row `name`,
-    declares. `batch` has the shapes of tokens [b, t]. Raises UserError."""
+    """Checks what no loss reads, and generation, reports and `lmrep embed` do: `State.decode`; `Encoded.layers`, as
+    many as the field `layers` of its config says (None: it has no such field); and the probabilities of attention that
+    `model`, of the row `name`, declares. `batch` has the shapes of tokens [b, t]. Raises UserError."""
+    _check_decode(described("network", name, row.config), model, row)
     context = next((c for c in STATES_OF if c in model.conditions_on), None)
     if context is None:
         return

@@ -6,8 +6,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lmrep.core.components import row
-from lmrep.core.errors import UserError
+import jax.numpy as jnp
+
+from lmrep.core.components import row, type_of
+from lmrep.core.errors import Broken, UserError
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.attention_backends import Needs
@@ -247,6 +249,7 @@ def model_inputs(
         with `Context.MASKED`.
 
     Raises:
+      Broken: tokens are no integers, or segment_ids have another shape.
       UserError: the network cannot be conditioned on that context or a mask, takes no mask to keep padding out, or is
         given a carry or a source and has no use for it. (Formats whose packed segments it would mix up are refused with
         the config.)
@@ -260,6 +263,9 @@ def model_inputs(
         raise UserError(f"this batch has a second text, and the network {model.name!r} reads one; choose "
                         "model=encoder_decoder")
     fields = {"tokens": batch["tokens"] if tokens is None else tokens}
+    if fields["tokens"].shape != segment_ids.shape or not jnp.issubdtype(fields["tokens"].dtype, jnp.integer):
+        raise Broken(f"it gives the network tokens as {type_of(fields['tokens'])}; expected int32 of the shape of "
+                     f"segment_ids, {list(segment_ids.shape)}")
     if "characters" in model.inputs and tokens is not None:
         raise UserError(f"the network {model.name!r} reads the characters of words, and has none of words that replace "
                         "others; choose an objective that leaves the text as it is, as bidirectional")

@@ -67,7 +67,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     masking.check(c)
     masking.check_mask_token("replaced_token", vocabulary)
     if model.make_generator is None:
-        raise UserError(f"objective=replaced_token needs a generator like its encoder, which {model.name} cannot make")
+        raise UserError(f"objective=replaced_token needs a generator, which the network {model.name!r} cannot make: "
+                        "its Model has no make_generator; add one, or choose model=transformer")
     generator = model.make_generator(c.generator, c.generator_layers)
     shapes = {path: spec.shape for path, spec in flatten(model.specs).items()}
     for path, spec in flatten(generator.specs).items():

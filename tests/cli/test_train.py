@@ -138,7 +138,8 @@ def test_a_detector_is_compared_with_chance():
 def test_report_path_is_printed_only_if_it_was_written():
     assert "open runs/x/report.html in a browser" in next_steps("runs/x", "", "a [MASK]")
     assert "report.html" not in (shown := next_steps("runs/x", "", "a [MASK]", report=False))
-    assert "lmrep report runs/x;" in shown
+    assert "lmrep report runs/x; tensorboard" in shown
+    assert "tensorboard" not in next_steps("runs/x", "", "a [MASK]", tensorboard=False)
 
 
 @pytest.mark.parametrize(("split", "command"), [

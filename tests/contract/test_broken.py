@@ -24,7 +24,7 @@ from lmrep.experiment import contracts
 from lmrep.experiment.config import default_config
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded, Heads, Inputs, ModelDef, NetworkLoss, Output
+from lmrep.models.base import Encoded, Heads, Inputs, ModelDef, NetworkLoss, Output, State
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import check_capabilities
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES, read_config
@@ -74,6 +74,13 @@ def built(**fields):
     """The row of `convolution`, whose network has other fields."""
     return MODELS, "convolution", convolution.DEFINITION._replace(
         build=lambda *arguments: convolution.build(*arguments)._replace(**fields))
+
+
+def decoding(decode):
+    """The row of `convolution`, whose network generates from left to right by `decode`."""
+    return built(state=State(
+        cache=lambda params, examples, length: (jnp.zeros((examples, 4)), jnp.zeros((examples, length))),
+        decode=decode))
 
 
 def spans(change):
@@ -129,6 +136,10 @@ BROKEN = {
         declaring(top3=Metric("Top 3", baseline="most_frequent_acuracy")), "skip", "'most_frequent_acuracy'"),
     "a loss of each example": (
         objective(loss=lambda built: lambda *a: (jnp.ones(2), built.loss(*a)[1])), "skip", "(2,)"),
+    "tokens that are cut for the network": (
+        objective(prepare=lambda built: lambda keys, batch: built.prepare(keys, batch) | {
+            "tokens": batch["tokens"][:, 1:]}), "skip", "it gives the network tokens as an array int32[2, 31]; "
+        "expected int32 of the shape of segment_ids, [2, 32]"),
     "a loss of three values": (
         objective(loss=lambda built: lambda *a: (1.0, *built.loss(*a)[1])), "skip",
         "its loss returns (float, dict, Carry)"),
@@ -163,6 +174,27 @@ BROKEN = {
     "a network's loss of two arrays": (
         network(lambda encoded: encoded._replace(losses={"activation": NetworkLoss(jnp.ones(2), jnp.ones(2), 1.0)})),
         "convolution", "'activation' as NetworkLoss(an array float32[2], an array float32[2], float)"),
+    "a network's loss whose weight is an array": (
+        network(lambda encoded: encoded._replace(losses={"activation": NetworkLoss(1.0, 1, jnp.ones(3))})),
+        "convolution", "'activation' as NetworkLoss(float, int, an array float32[3])"),
+    "a network's losses in a list": (
+        network(lambda encoded: encoded._replace(losses=[NetworkLoss(1.0, 1, 1.0)])), "convolution",
+        "its encode returns the losses [NetworkLoss(sum=1.0"),
+    "a network's loss with a number as its name": (
+        network(lambda encoded: encoded._replace(losses={3: NetworkLoss(1.0, 1, 1.0)})), "convolution",
+        "its encode returns the losses {3: NetworkLoss(sum=1.0"),
+    "a decode without a cache": (
+        built(state=State(decode=lambda params, tokens, cache, length=None: None)), "convolution",
+        "its State has only one of `cache` and `decode`"),
+    "a decode that returns hidden states alone": (
+        decoding(lambda params, tokens, cache, length=None: jnp.zeros((2, 3, 32))), "convolution",
+        "its decode returns an array float32[2, 3, 32]; expected (hidden states of shape (2, 3, 32), the cache)"),
+    "a decode of other arguments": (
+        decoding(lambda params, tokens: None), "convolution", "TypeError"),
+    "a decode that returns another cache": (
+        decoding(lambda params, tokens, cache, length=None: (jnp.zeros((2, 3, 32)), cache[:1])), "convolution",
+        "its decode returns the cache ('float32[2, 4]',); expected that of the shapes and types that it was given, "
+        "('float32[2, 4]', 'float32[2, 3]')"),
     "needs of attention that are no Needs": (
         (MODELS, "convolution", convolution.DEFINITION._replace(attention=lambda c: {"head_width": 8})), "convolution",
         "its attention returns dict; expected Needs of lmrep.layers.attention_backends"),
@@ -302,13 +334,17 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("make", "problem"), [
     (lambda fraction: None, "its make_generator takes (fraction); expected (fraction, layers)"),
     (lambda fraction, layers: fraction, "its make_generator returns float; expected Model of lmrep.models.base"),
-    (lambda fraction, layers: fraction.width, "AttributeError: 'float' object has no attribute 'width'"),
+    (lambda fraction, layers: fraction.width,
+     "make_generator(0.5, 0): AttributeError: 'float' object has no attribute 'width'"),
+    (lambda fraction, layers: convolution.build(convolution.Config(vocab=10))._replace(
+        specs={"token": ParamSpec((10, 0), ("vocab", "embed"))}),
+     "make_generator(0.5, 0): its parameter token has shape (10, 0), and so no values"),
     (lambda fraction, layers: convolution.build(convolution.Config(vocab=10))._replace(width=64),
-     "encode returns hidden states of shape (1, 3, 32); expected (1, 3, 64)")])
+     "make_generator(0.5, 0): encode returns hidden states of shape (1, 3, 32); expected (1, 3, 64)")])
 def test_a_broken_generator_is_the_fault_of_its_network(make, problem):
     model = convolution.build(convolution.Config(vocab=10))._replace(make_generator=make)
     checked = contracts.checked_network(model, "convolution", convolution.DEFINITION)
-    with pytest.raises(UserError, match=r"^network 'convolution' \(.*convolution\.py\): " + re.escape(problem)):
+    with pytest.raises(UserError, match=r"^network 'convolution' \(.*convolution\.py\)(: |, )" + re.escape(problem)):
         generator = checked.make_generator(0.5, 0)
         jax.eval_shape(generator.encode, abstract(generator.specs), Inputs(jnp.zeros((1, 3), int)))
 
@@ -359,7 +395,10 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
 
 @pytest.mark.parametrize(("name", "config", "problem"), [
     (5, convolution.Config, r"the name of a row in .* is 5; expected a string"),
-    ("mine", NoLength, r"the config of the row 'mine' in .* has the field 'vocab' without a meaning; declare it as"),
+    ("mine", type("Undecorated", (convolution.Config,), {"shift": setting(1, "positions to the right")}),
+     r"the config of the row 'mine', in .*, has the field 'shift', which @dataclass has not read; write @dataclass"),
+    ("mine", NoLength, r"the config of the row 'mine', in .*test_broken\.py, has the field 'vocab' without a meaning;"
+     " declare it as"),
     ("mine", dict, "is dict, which is no frozen dataclass"),
     ("mine", dataclasses.make_dataclass("Thawed", ["vocab"]), "is Thawed, which is no frozen dataclass")])
 def test_a_row_of_a_table_has_a_name_and_a_config_of_settings(name, config, problem):

@@ -59,6 +59,13 @@ def test_what_is_no_record_is_refused_by_the_name_and_the_file_of_the_reader(exa
     assert f"reader 'bars' ({__file__})" in str(refused.value) and problem in str(refused.value)
 
 
+def test_a_read_that_returns_nothing_is_the_fault_of_its_reader(tmp_path, monkeypatch):
+    monkeypatch.setitem(READERS, "bars", ReaderDef(lambda job: None, (".bars",)))
+    (tmp_path / "dev.bars").write_text("the cat\n")
+    with pytest.raises(UserError, match=r"^reader 'bars' \(.*\): its read returns NoneType; expected an iterator of"):
+        records.read(Config(validation=str(tmp_path / "dev.bars")), "validation")
+
+
 def test_a_record_without_a_field_that_the_task_needs_names_the_reader(tmp_path, monkeypatch):
     monkeypatch.setitem(READERS, "bars", ReaderDef(
         lambda job: iter([Record({"text": "the cat"}, "", "line 1")]), (".bars",)))

@@ -146,7 +146,9 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
         columns = {**{field: field for field in needed}, **reader.columns, **explicit}
         job = Job(path, split, columns, config)
         with faults_of(described("reader", reader_name, reader.read), reader.read):
-            for item in reader.read(job):
+            if not isinstance(items := reader.read(job), Iterable):
+                raise Broken(f"its read returns {type_of(items)}; expected an iterator of Record of lmrep.data.records")
+            for item in items:
                 if isinstance(item, UserError):
                     yield item
                     continue
