@@ -270,7 +270,7 @@ def test_training_prints_results_and_next_commands(home):
     printed = (home / "printed").read_text()
     for text in ("Trained to step 12.", "token frequencies (unigram)", "this model before training",
                  "this model at step 12", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
-                 f"lmrep report {home}/run;"):  # which this run did not write
+                 f"lmrep report {home}/run\n"):  # it wrote neither a report nor files of TensorBoard
         assert text in printed
 
 
