@@ -85,8 +85,8 @@ def described(kind: str, name: str, config: Any) -> str:
 def _file(config: Any) -> str:
     try:
         return inspect.getsourcefile(config) or config.__module__
-    except TypeError:  # defined in an interactive session
-        return config.__module__
+    except TypeError:  # no class, or one of an interactive session
+        return getattr(config, "__module__", type(config).__module__)
 
 
 def check_build(

@@ -291,10 +291,10 @@ def _stage(
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)  # of parameters that were checked
     data_shards, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
     multiple = data_shards * fsdp * stage.microbatches
-    shown = 0 if experiment.overfit else sum(
-        each.steps * each.batch_size for each in before if each.fingerprint == train.fingerprint)
+    begin = 0 if experiment.overfit else first_batch(
+        train, stage.batch_size, [(each.steps * each.batch_size, each.fingerprint) for each in before])
     read = partial(loader.batches, train, batch_size=stage.batch_size, seed=experiment.seed, multiple=multiple,
-                   begin=-(-shown // stage.batch_size))
+                   begin=begin)
     return Stage(
         name=stage.name, steps=stage.steps, objective=built, optimizer=optimizer,
         batches=partial(_batches, read, experiment.overfit), batch_size=stage.batch_size,
@@ -304,6 +304,12 @@ def _stage(
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
         validation_rule=optimizers.validation_rule(stage.optimizer), start=stage.start, score=score,
         init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=shapes, fingerprint=train.fingerprint)
+
+
+def first_batch(train: Dataset, batch_size: int, before: Iterable[tuple[int, str]]) -> int:
+    """Returns the number of the first batch that a stage shows of its dataset: the first whole one after the examples
+    of earlier stages with the same. `before` are these stages: (number of examples, fingerprint of their dataset)."""
+    return -(-sum(shown for shown, fingerprint in before if fingerprint == train.fingerprint) // batch_size)
 
 
 def check_pairs(train: Dataset, objective: str, format: str) -> None:

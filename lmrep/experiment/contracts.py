@@ -227,11 +227,10 @@ def checked_network(model: Model, name: str, row: ModelDef, what: str = "") -> M
             raise UserError(f"{what}: its encode returns the losses {losses!r:.200}; expected {{name: NetworkLoss}}; "
                             "correct this component")
         for name, term in losses.items():
-            if (not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ()
-                    or not isinstance(term.weight, int | float)):
+            if not isinstance(term, NetworkLoss) or any(x is None or jnp.shape(x) != () for x in term):
                 given = f"NetworkLoss{type_of(tuple(term))}" if isinstance(term, NetworkLoss) else type_of(term)
-                raise UserError(f"{what}: its encode returns the loss {name!r} as {given}; expected NetworkLoss of two "
-                                "scalars and a weight, a number; correct this component")
+                raise UserError(f"{what}: its encode returns the loss {name!r} as {given}; expected NetworkLoss of "
+                                "three scalars (sum, count, weight); correct this component")
         return encoded
 
     def make_generator(fraction: float, layers: int) -> Model:
@@ -262,23 +261,22 @@ def _check_decode(what: str, model: Model, row: ModelDef) -> None:
     if (state.cache is None) != (state.decode is None):
         raise UserError(f"{what}: its State has only one of `cache` and `decode`; give both, or none; correct this "
                         "component")
-    if state.decode is None or Context.LEFT not in model.conditions_on:
+    if state.decode is None or Context.LEFT not in model.conditions_on or "source" in model.inputs:
         return
 
     def generate(params: Tree, tokens: Array, length: Array) -> tuple[Tree, Any]:
-        with faults_of(what, row.config):
-            cache = state.cache(params, 2, 3)
-            return cache, state.decode(params, tokens, cache, length)
+        cache = state.cache(params, 2, 3)
+        return cache, state.decode(params, tokens, cache, length)
 
-    cache, returned = jax.eval_shape(generate, P.abstract(model.specs), jax.ShapeDtypeStruct((2, 3), jnp.int32),
-                                     jax.ShapeDtypeStruct((), jnp.int32))
-    pair, shape = isinstance(returned, tuple) and len(returned) == 2, (2, 3, model.width)
-    if not pair or jnp.shape(returned[0]) != shape:
-        given = type_of(returned[0] if pair else returned)
-        raise UserError(f"{what}: its decode returns {given}; expected (hidden states of shape {shape}, the cache) for "
-                        "tokens of shape (2, 3); correct this component")
+    with faults_of(what, row.config):
+        cache, returned = jax.eval_shape(generate, P.abstract(model.specs), jax.ShapeDtypeStruct((2, 3), jnp.int32),
+                                         jax.ShapeDtypeStruct((), jnp.int32))
+    shape = 2, 3, model.width
+    if not (isinstance(returned, tuple) and len(returned) == 2 and getattr(returned[0], "shape", None) == shape):
+        raise UserError(f"{what}: its decode returns {type_of(returned)}; expected (hidden states of shape {shape}, "
+                        "the cache) for tokens of shape (2, 3); correct this component")
     before, after = (jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (cache, returned[1]))
-    if before != after:
+    if jax.tree.structure(before) != jax.tree.structure(after) or jax.tree.leaves(before) != jax.tree.leaves(after):
         raise UserError(f"{what}: its decode returns the cache {after!r:.300}; expected that of the shapes and types "
                         f"that it was given, {before!r:.300}; correct this component")
 

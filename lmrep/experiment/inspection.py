@@ -92,8 +92,11 @@ def _of_step(data: Data, data_dir: Path, examples: int, step: int) -> list[str]:
     stage, parts = stages[index], frozen.load(experiment, prepared.tokenizer.tokens, values=False)
     model = experiments.build_model(experiment, prepared.tokenizer.size)
     objective = build.objective(stage, model, prepared.tokenizer.vocabulary, parts)
-    plan = build.plan(stage, prepared.stores["train"], experiment.seed, data_dir)
-    positions = (step - 1 - begin) * stage.batch_size + np.arange(stage.batch_size)
+    *earlier, plan = (build.plan(each, prepared.stores["train"], experiment.seed, data_dir)
+                      for each in stages[: index + 1])
+    first = build.first_batch(plan, stage.batch_size, [
+        (each.steps * each.batch_size, shown.fingerprint) for each, shown in zip(stages, earlier, strict=False)])
+    positions = (first + step - 1 - begin) * stage.batch_size + np.arange(stage.batch_size)
     return [f"Step {step:,}, of stage {stage.name}: {stage.batch_size} examples",
             *_examples(experiment, stage, plan, objective, prepared, positions, step - 1)[:examples]]
 

@@ -171,8 +171,7 @@ def advice(
                 f"{held_out[-1]:.4g}. Stop early (evaluation.patience=3), train for fewer "
                 f"{'epochs' if labelled else 'steps'}, or use more data or dropout{data}.")
     if last > first - FALL * abs(first):
-        moved = "rose" if last > first else "hardly fell"
-        return (f"It underfits: the {'training ' * (losses is training)}loss {moved}, {change}. Raise "
+        return (f"It underfits: the {'training ' * (losses is training)}loss went {change}. Raise "
                 f"optimizer.learning_rate, or {longer} (lmrep sweep --grid=auto compares rates); a narrow network from "
                 "nothing also needs larger initial weights (about 1 / sqrt(width)).")
     if len(losses) <= 3:  # too few to see whether it still falls

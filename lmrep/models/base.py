@@ -264,7 +264,7 @@ def model_inputs(
                         "model=encoder_decoder")
     fields = {"tokens": batch["tokens"] if tokens is None else tokens}
     if fields["tokens"].shape != segment_ids.shape or not jnp.issubdtype(fields["tokens"].dtype, jnp.integer):
-        raise Broken(f"it gives the network tokens as {type_of(fields['tokens'])}; expected int32 of the shape of "
+        raise Broken(f"it gives the network tokens as {type_of(fields['tokens'])}; expected integers of the shape of "
                      f"segment_ids, {list(segment_ids.shape)}")
     if "characters" in model.inputs and tokens is not None:
         raise UserError(f"the network {model.name!r} reads the characters of words, and has none of words that replace "

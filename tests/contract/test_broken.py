@@ -139,7 +139,7 @@ BROKEN = {
     "tokens that are cut for the network": (
         objective(prepare=lambda built: lambda keys, batch: built.prepare(keys, batch) | {
             "tokens": batch["tokens"][:, 1:]}), "skip", "it gives the network tokens as an array int32[2, 31]; "
-        "expected int32 of the shape of segment_ids, [2, 32]"),
+        "expected integers of the shape of segment_ids, [2, 32]"),
     "a loss of three values": (
         objective(loss=lambda built: lambda *a: (1.0, *built.loss(*a)[1])), "skip",
         "its loss returns (float, dict, Carry)"),
@@ -177,6 +177,9 @@ BROKEN = {
     "a network's loss whose weight is an array": (
         network(lambda encoded: encoded._replace(losses={"activation": NetworkLoss(1.0, 1, jnp.ones(3))})),
         "convolution", "'activation' as NetworkLoss(float, int, an array float32[3])"),
+    "a network's loss without a weight": (
+        network(lambda encoded: encoded._replace(losses={"activation": NetworkLoss(1.0, 1, None)})), "convolution",
+        "'activation' as NetworkLoss(float, int, NoneType); expected NetworkLoss of three scalars"),
     "a network's losses in a list": (
         network(lambda encoded: encoded._replace(losses=[NetworkLoss(1.0, 1, 1.0)])), "convolution",
         "its encode returns the losses [NetworkLoss(sum=1.0"),
@@ -190,7 +193,7 @@ BROKEN = {
         decoding(lambda params, tokens, cache, length=None: jnp.zeros((2, 3, 32))), "convolution",
         "its decode returns an array float32[2, 3, 32]; expected (hidden states of shape (2, 3, 32), the cache)"),
     "a decode of other arguments": (
-        decoding(lambda params, tokens: None), "convolution", "TypeError"),
+        decoding(lambda params, tokens: None), "convolution", "takes 2 positional arguments but 4 were given"),
     "a decode that returns another cache": (
         decoding(lambda params, tokens, cache, length=None: (jnp.zeros((2, 3, 32)), cache[:1])), "convolution",
         "its decode returns the cache ('float32[2, 4]',); expected that of the shapes and types that it was given, "

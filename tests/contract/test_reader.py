@@ -62,7 +62,7 @@ def test_what_is_no_record_is_refused_by_the_name_and_the_file_of_the_reader(exa
 def test_a_read_that_returns_nothing_is_the_fault_of_its_reader(tmp_path, monkeypatch):
     monkeypatch.setitem(READERS, "bars", ReaderDef(lambda job: None, (".bars",)))
     (tmp_path / "dev.bars").write_text("the cat\n")
-    with pytest.raises(UserError, match=r"^reader 'bars' \(.*\): its read returns NoneType; expected an iterator of"):
+    with pytest.raises(UserError, match=r"^reader 'bars' \(.*\): its read returns NoneType; expected an iterable of"):
         records.read(Config(validation=str(tmp_path / "dev.bars")), "validation")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import lmrep
 from lmrep.config.loading import load
-from lmrep.experiment import build, epochs
+from lmrep.experiment import build, epochs, inspection
 from lmrep.experiment import config as experiments
 from lmrep.interop import convert
 from lmrep.storage import remote_workdir
@@ -32,7 +32,7 @@ def test_a_step_has_the_epochs_that_are_read_until_it():
 
 
 def test_a_stage_shows_the_examples_after_those_of_earlier_stages_with_the_same(tmp_path):
-    """Batches grow from 2 to 3, in stages with another length between; an epoch has each example once."""
+    """Batches grow from 2 to 3 and 16, with a stage of another length between."""
     config = small.config(small.corpus(tmp_path / "texts"))
     config.length, config.steps, same = 8, 12, {"fraction": 0.25}
     config.stages = [same | {"batch_size": 2}, same | {"batch_size": 3, "length": 16}, same | {"batch_size": 3}, same]
@@ -43,6 +43,8 @@ def test_a_stage_shows_the_examples_after_those_of_earlier_stages_with_the_same(
                 .tolist() for stage in build.stages(data, tmp_path / "data")]
 
     first, _, second, third = shown(3)
+    lines = inspection.report(experiments.parse(config), tmp_path / "data", examples=1, step=11)
+    assert f"Example {third[16]:,}:" in lines
     config.stages = ()
     [order] = shown(5)
     assert first == order[:6] and second == order[6:15] and third == order[16:64]  # at whole batches of the stage

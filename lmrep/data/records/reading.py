@@ -147,7 +147,7 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
         job = Job(path, split, columns, config)
         with faults_of(described("reader", reader_name, reader.read), reader.read):
             if not isinstance(items := reader.read(job), Iterable):
-                raise Broken(f"its read returns {type_of(items)}; expected an iterator of Record of lmrep.data.records")
+                raise Broken(f"its read returns {type_of(items)}; expected an iterable of Record of lmrep.data.records")
             for item in items:
                 if isinstance(item, UserError):
                     yield item
