@@ -25,7 +25,7 @@ from lmrep.data.store.prepare import prepare_corpus
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
-from lmrep.experiment import checks, contracts, data_sets, task_data
+from lmrep.experiment import checks, contracts, data_sets, network_contracts, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, ResolvedStage
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, Data
@@ -273,7 +273,7 @@ def _stage(
         numbers = np.array([0, *[-1] * 6])  # more than units of an example: no axis passes for another
         first = train.gather(numbers, train.batch_length(numbers))
         contracts.check_objective(
-            stage.objective_name, lambda: objective(stage, contracts.checked_network(
+            stage.objective_name, lambda: objective(stage, network_contracts.checked_network(
                 network, experiment.model["name"], experiments.model_def(experiment.model)), vocabulary, frozen),
             jax.eval_shape(lambda: first),
             task.objective.metrics, every=False)

@@ -20,7 +20,7 @@ from lmrep.core.params import Tree, abstract, flatten
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.experiment import config as experiments
-from lmrep.experiment import contracts
+from lmrep.experiment import network_contracts
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.models.base import ModelDef
@@ -130,8 +130,8 @@ def fields_read(model: str, network: Any, objective: str, batch_fields: tuple[st
     definition, size = OBJECTIVES[name], network.vocab
     vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int),
                             sentinels=tuple(range(size - 1, size - 1 - min(SENTINELS, size // 2), -1)))
-    encoder = contracts.checked_network(
-        contracts.build_network(model, network, Execution(scan=True), model), model, MODELS[model])
+    encoder = network_contracts.checked_network(
+        network_contracts.build_network(model, network, Execution(scan=True), model), model, MODELS[model])
     with faults_of(described("objective", name, definition.config), definition.config):
         built = definition.build(definition.config(**fields), encoder, vocabulary)
         batch = batch_struct(batch_fields, "characters" in encoder.inputs, b=BATCH_SIZE, t=LENGTH)

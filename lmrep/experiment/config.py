@@ -21,7 +21,7 @@ from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import tokenizers
 from lmrep.data.formats.base import VARIES
-from lmrep.experiment import contracts, unfreezing
+from lmrep.experiment import contracts, network_contracts, unfreezing
 from lmrep.experiment.record import (
     ALL_FORMATS,
     ALL_OBJECTIVES,
@@ -158,7 +158,7 @@ def build_model(
     if stage and (choice := attention_choice(experiment, stage, platform)):
         attention = choice.name
     execution = dataclasses.replace(execution, attention=attention)
-    return contracts.build_network(experiment.model["name"], config, execution, experiment.name)
+    return network_contracts.build_network(experiment.model["name"], config, execution, experiment.name)
 
 
 def attention_choice(experiment: Experiment, stage: ResolvedStage, platform: str | None = None) -> Choice | None:

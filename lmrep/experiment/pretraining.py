@@ -19,7 +19,7 @@ from lmrep.config.record import suggestion
 from lmrep.core.errors import Broken
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
-from lmrep.experiment import contracts
+from lmrep.experiment import network_contracts
 from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS, pretrained_models
@@ -112,7 +112,7 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
     base, is_preset = PRESETS[chosen.base], chosen.preset in PRESETS
     preset = PRESETS[chosen.preset] if is_preset else base
     fields = preset.config if is_preset else MODELS[chosen.preset].config()
-    network = contracts.build_network(config.model.name, fields, Execution(), chosen.preset)
+    network = network_contracts.build_network(config.model.name, fields, Execution(), chosen.preset)
 
     name = base.tokenizer
     if "source" in network.inputs and not TOKENIZERS[name].trained.sentinels:

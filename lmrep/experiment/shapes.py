@@ -14,7 +14,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.data.characters import WordCharacters
 from lmrep.data.formats import batch_struct
-from lmrep.experiment import build, contracts, frozen
+from lmrep.experiment import build, contracts, frozen, network_contracts
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
@@ -79,12 +79,12 @@ def check_contracts(experiment: Experiment) -> None:
     vocabulary, best = untrained_vocabulary(experiment.tokenizer, experiment.model, shared), experiment.checkpoint.best
     row = experiment.model["name"], experiments.model_def(experiment.model)
     layers = getattr(experiments.model_config(experiment.model), "layers", None)
-    network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
+    network = network_contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for stage in {repr((x.objective, x.format_name, x.format)): x for x in stages}.values():
         struct = ALL_FORMATS[stage.format_name].shapes(
             stage.format, vocabulary.characters is not None, b=2, t=stage.length)
-        contracts.check_states(network, *row, struct, layers)
+        network_contracts.check_states(network, *row, struct, layers)
         metrics = ALL_OBJECTIVES[stage.objective_name].metrics
         measured = contracts.check_objective(
             stage.objective_name, lambda stage=stage: build.objective(stage, network, vocabulary, parts), struct,

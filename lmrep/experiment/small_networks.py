@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from lmrep.experiment import contracts, fine_tuning
+from lmrep.experiment import fine_tuning, network_contracts
 from lmrep.experiment.config import model_config, model_def
 from lmrep.experiment.record import AUTO, UNKNOWN_STEPS, Experiment
 from lmrep.layers.stack import Execution
@@ -47,7 +47,7 @@ TABLE = (
 
 def numbers_for(model: Mapping[str, Any]) -> Numbers | None:
     """Returns the row of `TABLE` for the network of `config.model`; None for a wider one."""
-    network = contracts.build_network(model["name"], model_config(model), Execution(), model["name"])
+    network = network_contracts.build_network(model["name"], model_config(model), Execution(), model["name"])
     return next((row for row in TABLE if network.width <= row.width), None)
 
 

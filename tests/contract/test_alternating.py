@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.experiment import contracts
+from lmrep.experiment import network_contracts
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models.base import Inputs
@@ -98,4 +98,4 @@ def test_the_norm_is_a_choice():
 
 
 def test_its_row_fits_the_contract():
-    contracts.check_network("alternating", alternating.DEFINITION)
+    network_contracts.check_network("alternating", alternating.DEFINITION)

@@ -20,7 +20,7 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import Spans
 from lmrep.data.formats.plans import table
 from lmrep.data.tokenizers import TOKENIZERS
-from lmrep.experiment import contracts
+from lmrep.experiment import contracts, network_contracts
 from lmrep.experiment.config import default_config
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
@@ -346,7 +346,7 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
      "make_generator(0.5, 0): encode returns hidden states of shape (1, 3, 32); expected (1, 3, 64)")])
 def test_a_broken_generator_is_the_fault_of_its_network(make, problem):
     model = convolution.build(convolution.Config(vocab=10))._replace(make_generator=make)
-    checked = contracts.checked_network(model, "convolution", convolution.DEFINITION)
+    checked = network_contracts.checked_network(model, "convolution", convolution.DEFINITION)
     with pytest.raises(UserError, match=r"^network 'convolution' \(.*convolution\.py\)(: |, )" + re.escape(problem)):
         generator = checked.make_generator(0.5, 0)
         jax.eval_shape(generator.encode, abstract(generator.specs), Inputs(jnp.zeros((1, 3), int)))
@@ -358,7 +358,7 @@ def test_a_carry_of_other_shapes_is_the_fault_of_its_network():
     broken = model._replace(encode=lambda *a, **b: model.encode(*a, **b)._replace(carry=None))
     inputs = Inputs(jnp.zeros((1, 3), int), carry=model.state.carry(1))
     with pytest.raises(UserError, match=r"^network 'lstm' \(.*lstm\.py\): .* a carry of the shapes None"):
-        jax.eval_shape(contracts.checked_network(broken, "lstm", row).encode, abstract(model.specs), inputs)
+        jax.eval_shape(network_contracts.checked_network(broken, "lstm", row).encode, abstract(model.specs), inputs)
 
 
 @pytest.mark.parametrize(("known", "problem"), [
