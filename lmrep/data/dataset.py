@@ -42,7 +42,7 @@ class Dataset(Protocol):
         """Returns the examples at some positions of training, in O(1) each.
 
         Args:
-          positions: int64, any shape, index r of batch i is position i * batch_size + r. Stages with the same dataset
+          positions: int64, any shape; index r of batch i is position i * batch_size + r. Stages with the same dataset
             number its batches one after the other (`experiment.build.first_batch`).
           batch_size: examples of the global batch.
           seed: decides the order of the examples.
