@@ -52,6 +52,21 @@ def test_a_stage_shows_the_examples_after_those_of_earlier_stages_with_the_same(
     assert shown(2) == [order[:16] * 2] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("objective", "format", "fields"), [
+    ("masked", "packed", {}), ("causal", "stream", {"order": "contiguous"})])
+def test_stages_with_the_same_examples_equal_a_run_without_stages(objective, format, fields, tmp_path):
+    config = small.config(small.corpus(tmp_path / "texts"), objective, format)
+    config.format.update(fields)
+    config.evaluation.every = 12
+    lmrep.train(config, tmp_path / "whole", data_dir=tmp_path / "data")
+    config.stages = [{"fraction": 0.5}] * 2
+    lmrep.train(config, tmp_path / "stages", data_dir=tmp_path / "data")
+    lmrep.train(config, small.interrupted(tmp_path / "stages", tmp_path / "resumed"), data_dir=tmp_path / "data")
+    assert small.losses(tmp_path / "stages") == small.losses(tmp_path / "whole")
+    assert small.lines(tmp_path / "resumed") == small.lines(tmp_path / "stages")
+
+
 @pytest.mark.parametrize(("track", "most"), [("strict_small", 100), ("strict", 1000)])
 @pytest.mark.parametrize("system", ["gpt_bert", "elc_bert", "bert", "gpt2"])
 def test_the_page_has_the_limits_of_the_challenge(track, most, system):
