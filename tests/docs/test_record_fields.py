@@ -1,10 +1,7 @@
 """The reference lists every field of a contract, with its meaning."""
 
-import re
-
 import pytest
 
-from lmrep.models import base
 from tests.docs.documented import ROOT
 
 FIELDS = {"models.base.Inputs.tokens": "i32[b, t]", "models.base.Context.LEFT": "only the tokens before a position",
@@ -29,10 +26,3 @@ def test_field_is_described(path, package):
                  for each in section.value}
     assert described[field].startswith(FIELDS[path])
     assert described.keys() == {key for key, value in found[name].members.items() if value.is_attribute}
-
-
-def test_layers_page_lists_the_fields_of_the_contract_of_networks():
-    rows = re.findall(r"^\| `(\w+)` \| (`[^|]*`) \|$", (ROOT / "docs/extend/layers.md").read_text(), re.MULTILINE)
-    assert len(rows) == 10
-    for name, fields in rows:
-        assert tuple(fields.replace("`", "").split(", ")) == getattr(base, name)._fields
