@@ -150,12 +150,22 @@ def shown(page):
     return [shlex.split(words) for words in re.findall(r"lmrep train (--config=[^`\n]*)", text)]
 
 
+def choices(page):
+    """The flags in the README's tables of choices, some with choices after a colon; those of tasks go with a task."""
+    for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE):
+        file = "tasks/classify.py" if section.startswith("Tasks") else "bert.py"
+        for start, rest in re.findall(r"^\|[^|]*\| `(:|--config\.)([^`]*)` \|$", section, re.MULTILINE):
+            choice, *flags = shlex.split(start + rest)
+            named = choice.startswith(":")
+            yield [f"--config=experiments/{file}{choice if named else ''}", *([] if named else [choice]), *flags]
+
+
 README = ROOT / "README.md"
-COMMANDS = [words for page in (README, *FILES.values()) for words in shown(page)]
+COMMANDS = [words for page in (README, *FILES.values()) for words in shown(page)] + list(choices(README))
 
 
 def test_there_are_commands():
-    assert len(shown(README)) >= 2
+    assert len(shown(README)) >= 2 and len(list(choices(README))) >= 4
 
 
 @pytest.fixture(scope="module")
