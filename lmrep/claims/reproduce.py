@@ -206,16 +206,18 @@ def commands(claim: Claim) -> list[list[str]]:
 
 
 def _check_specification(directory: Path, specification: dict[str, Any], train: bool) -> None:
-    """Writes what a directory holds, or compares it with what it held before. If the measure alone differs, forgets
-    what was measured, so that all rows are measured again. Raises UserError if more differs."""
+    """Writes what a directory holds, or compares it with what it held before. If the measure alone differs, and by
+    more than its metric, forgets what was measured, so that all rows are measured again. Raises UserError if more
+    differs."""
     before = json_files.read(dict[str, Any], directory / SPECIFICATION)
     if before is None and not train:
         raise UserError(f"there are no runs of a claim in {directory}; correct --workdir, or leave --show out")
     changed = [name for name in specification if before and specification[name] != before.get(name)]
     if changed == ["measure"] and train:
-        print("the measure is not the one of before; the rows are measured again", flush=True)
-        for file in directory.glob("seed=*/*.measured.json"):
-            file.unlink()
+        if specification["measure"][1] != before["measure"][1]:  # another metric is in the files already
+            print("the measure is not the one of before; the rows are measured again", flush=True)
+            for file in directory.glob("seed=*/*.measured.json"):
+                file.unlink()
     elif changed:
         held = ", ".join(f"{name}={value}" for name, value in before["overrides"].items()) or "none"
         fix = (f"give the same --config flags ({held})" if changed == ["overrides"] else
@@ -329,7 +331,8 @@ def _run(words: Sequence[str], log: Any, show: Callable[[str], None]) -> Ending:
 def _value(claim: Claim, directory: Path) -> float | None:
     """Returns the measure of a run, in units of the table; None before it is measured."""
     metrics = json_files.read(dict[str, Any], Path(f"{directory}.measured.json"))
-    return None if metrics is None else claim.measure.value(float(metrics[claim.measure.metric]))
+    metric = claim.measure.metric
+    return claim.measure.value(float(metrics[metric])) if metrics and metric in metrics else None
 
 
 def compare(claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[str, RowResult]:

@@ -39,7 +39,7 @@ elif sys.argv[1] == "prune":
 else:
     config = json.loads((run / "config.json").read_text())["config"]
     loss = float(config["config.optimizer.learning_rate"]) + int(config["config.seed"]) / 10
-    (run / "eval.json").write_text(json.dumps({"metrics": {"loss": loss}, "split": flags["split"]}))
+    (run / "eval.json").write_text(json.dumps({"metrics": {"loss": loss, "mlm_loss": 7.0}, "split": flags["split"]}))
 """
 CLAIM = '''
 from lmrep.claims import Claim, Measure, Row, at_scale
@@ -191,6 +191,10 @@ def test_another_measure_is_taken_of_the_same_runs(home):
     assert result.code == 0 and "the rows are measured again" in result.out, result
     assert calls(home)[6:] == ["evaluate seed=0 low", "evaluate seed=0 high", "evaluate seed=0 same"]
     assert "measured again" not in run(home, "--seeds=0").out
+    claim.write_text(claim.read_text().replace('"loss", {"split"', '"mlm_loss", {"split"'))
+    result = run(home, "--seeds=0")  # the evaluation before had this metric, too
+    assert "measured again" not in result.out and len(calls(home)) == 9
+    assert "| a high rate | 7.00 |" in (home / "claim/table.md").read_text()
 
 
 def test_a_field_of_all_runs_is_one_of_those_that_have_it():
