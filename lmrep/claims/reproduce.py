@@ -206,9 +206,8 @@ def commands(claim: Claim) -> list[list[str]]:
 
 
 def _check_specification(directory: Path, specification: dict[str, Any], train: bool) -> None:
-    """Writes what a directory holds, or compares it with what it held before. If the measure alone differs, and by
-    more than its metric, forgets what was measured, so that all rows are measured again. Raises UserError if more
-    differs."""
+    """Writes what a directory holds, or compares it with what it held before. If the measure alone differs, by more
+    than its metric, forgets what was measured: all rows are measured again. Raises UserError if more differs."""
     before = json_files.read(dict[str, Any], directory / SPECIFICATION)
     if before is None and not train:
         raise UserError(f"there are no runs of a claim in {directory}; correct --workdir, or leave --show out")
@@ -330,9 +329,8 @@ def _run(words: Sequence[str], log: Any, show: Callable[[str], None]) -> Ending:
 
 def _value(claim: Claim, directory: Path) -> float | None:
     """Returns the measure of a run, in units of the table; None before it is measured."""
-    metrics = json_files.read(dict[str, Any], Path(f"{directory}.measured.json"))
-    metric = claim.measure.metric
-    return claim.measure.value(float(metrics[metric])) if metrics and metric in metrics else None
+    value = (json_files.read(dict[str, Any], Path(f"{directory}.measured.json")) or {}).get(claim.measure.metric)
+    return None if value is None else claim.measure.value(float(value))
 
 
 def compare(claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[str, RowResult]:
