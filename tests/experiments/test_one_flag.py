@@ -93,9 +93,9 @@ def test_a_memory_that_would_know_what_is_predicted_is_refused():
     experiments.parse(stream)
 
 
-WAYS = {page: loading.load_module(PAGE.parent / f"ablations/{page}.py")
-        for page in ("bert_to_modernbert", "bert_to_neobert")}
-CHANGES = {page: module.CHANGES for page, module in WAYS.items()}
+ABLATION_PAGES = {page: loading.load_module(PAGE.parent / f"ablations/{page}.py")
+                  for page in ("bert_to_modernbert", "bert_to_neobert")}
+CHANGES = {page: module.CHANGES for page, module in ABLATION_PAGES.items()}
 INDEPENDENT = [(page, name) for page, names in CHANGES.items() for name in names
                if name not in ("larger", "deeper", "longer")]  # whose numbers depend on the changes before them
 
@@ -112,7 +112,7 @@ def differing(fields, plain):
 @pytest.mark.parametrize(("page", "name"), INDEPENDENT)
 def test_a_change_of_bert_is_the_same_alone_and_after_those_before_it(page, name):
     before = [each for each in CHANGES[page][:CHANGES[page].index(name)]
-              if each not in getattr(WAYS[page], "DROPPED", ())]
+              if each not in getattr(ABLATION_PAGES[page], "DROPPED", ())]
     before = with_changes(page, f",up_to={before[-1]}" if before else "")
     alone = differing(with_changes(page, f",alone={name}"), with_changes(page))
     assert alone and differing(with_changes(page, f",up_to={name}"), before) == alone
