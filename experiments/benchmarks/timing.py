@@ -2,8 +2,10 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from typing import NamedTuple
 
@@ -65,6 +67,21 @@ def print_table(head, rows, *remarks):
             versions.append(f"{package} {metadata.version(package)}")
     print("\n" + "; ".join([f"minima of {len(rows[0].seconds)} rounds", *remarks, f"{processor()}, {os.cpu_count()} "
                             f"cores, load {os.getloadavg()[0]:.1f}", ", ".join(versions), time.strftime("%Y-%m-%d")]))
+
+
+def products_alone(products, repeats=20):
+    """Seconds of the matrix products of a program (`flops.Products`), each of them compiled and run alone: a floor of
+    the program's time. Each shape takes the fastest of `repeats`."""
+    times = Counter()
+    for equation, number in products:
+        operands = tuple((x.aval.shape, x.aval.dtype) for x in equation.invars)
+        times[operands, equation.params["dimension_numbers"], equation.params["preferred_element_type"]] += number
+    seconds = 0.0
+    for (operands, dimensions, dtype), number in times.items():
+        product = jax.jit(partial(jax.lax.dot_general, dimension_numbers=dimensions, preferred_element_type=dtype))
+        run = partial(product, *(jnp.ones(*operand) for operand in operands))
+        seconds += number * min(alternate({"": lambda _, run=run: run().block_until_ready()}, repeats)[""])
+    return seconds
 
 
 def matrix_rate(n, i, o, repeats=30):

@@ -66,12 +66,13 @@ def compiled_step(objective, optimizer, batch):
 
 
 class ObjectiveSteps:
-    """Training with lmrep on batches in turn. `state` may be replaced; `flops` are the floating-point operations of the
-    matrix products of a step."""
+    """Training with lmrep on batches in turn. `state` may be replaced; `products` are the matrix products of a step, of
+    which `flops` are the floating-point operations."""
 
     def __init__(self, objective, optimizer, batches):
         self._batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
-        self.flops = flops.of_train_step(objective, optimizer, self._batches[0])
+        self.products = flops.products_of_train_step(objective, optimizer, self._batches[0])
+        self.flops = flops.total(self.products)
         self.state, self._step = compiled_step(objective, optimizer, self._batches[0])
 
     def run(self, i):

@@ -159,8 +159,8 @@ class Experiment:
                                      path=as_path)
     steps: int = setting(1000, "updates", at_least=1, at_most=UNKNOWN_STEPS)
     budget: str = setting("", "the time that pretraining may take, such as 20m or 1h30m: steps, and for a network of "
-                          "width 512 or less batch size, learning rate and dropout, are chosen for it when the run "
-                          "starts; empty: `steps`")
+                          "width 512 or less batch size, learning rate, dropout and the rate of masks, are chosen for "
+                          "it when the run starts; empty: `steps`")
     batch_size: int = setting(256, "examples in a step, over all devices", at_least=1)
     microbatches: int = setting(1, "microbatches that gradients are accumulated over", at_least=1)
     length: int = setting(128, "tokens in a sequence", at_least=4)

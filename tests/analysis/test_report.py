@@ -319,6 +319,18 @@ def test_losses_of_stages_with_another_objective_are_not_compared(data, predicte
         assert ("before training" in text, "at step 9" in text) == (overfitting, not overfitting)
 
 
+def test_a_run_is_trained_for_twice_its_budget_or_twice_its_steps(data):
+    def commands(budget):
+        lines = [{"step": n, "loss": loss, "mlm_loss": loss} for n, loss in ((0, 5.0), (6, 4.0), (12, 3.0))]
+        experiment = dataclasses.replace(data.experiment, budget=budget)
+        return [command for _, command in prose.next_steps(dataclasses.replace(
+            data, experiment=experiment, validation=lines, step=experiment.steps))]
+
+    assert any(command.endswith("--config.budget=20m") for command in commands("10m"))
+    assert any(command.endswith("--config.budget=90s") for command in commands("45s"))
+    assert any(command.endswith(f"--config.steps={2 * data.experiment.steps}") for command in commands(""))
+
+
 # Missing and damaged files
 
 

@@ -10,9 +10,10 @@ from lmrep.analysis.report import run_data
 from lmrep.analysis.report.metrics import advice, compared, declared, headlines, interval, intervals, judged
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
+from lmrep.core.progress import parse_duration
 from lmrep.experiment.config import model_def
 from lmrep.experiment.data_sets import data_of
-from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
 from lmrep.inference import prompts
 from lmrep.metrics import COMMON, Judgement, Metric, baseline_names, beats, is_token_loss
 from lmrep.metrics.verdict import BAG_OF_WORDS, lost, sentence
@@ -278,7 +279,7 @@ def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
     elif ended and len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - IMPROVING):
         steps.append((f"The validation loss was still falling: from {late[-1][1]:.3f} at step {late[-1][0]:,} to "
                       f"{losses[-1][1]:.3f}. Train longer, in another workdir, since the learning-rate schedule covers "
-                      "all steps:", again(run, f"--config.steps={2 * run.experiment.steps}")))
+                      "all steps:", again(run, twice_as_long(run.experiment))))
     if ended and verdict(run).mark == "bad":
         steps.append((advice(run), ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
@@ -340,6 +341,14 @@ def _from_the_beginning(starts: Sequence[list[str]]) -> list[str]:
         names = {field.partition("=")[0] for field in fields}
         words = [word for word in words if word.partition("=")[0] not in names] + fields
     return words
+
+
+def twice_as_long(experiment: Experiment) -> str:
+    """Returns the flag that trains for twice the time of a `budget`, or for twice the steps."""
+    if experiment.budget:
+        seconds = 2 * int(parse_duration(experiment.budget, "config.budget"))
+        return f"--config.budget={seconds}s" if seconds % 60 else f"--config.budget={seconds // 60}m"
+    return f"--config.steps={2 * experiment.steps}"
 
 
 def again(run: RunData, flag: str) -> str:
