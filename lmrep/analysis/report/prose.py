@@ -40,7 +40,8 @@ def subject(run: RunData) -> str:
     name = experiment.model.get("name", "network")
     sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment.model).tiny
                       if type(value := experiment.model.get(field)) is int and value)
-    text = f"Network {name} ({sizes}{f'; {number(network.parameters)} parameters' if network else ''})"
+    facts = "; ".join(filter(None, [sizes, f"{number(network.parameters)} parameters" if network else ""]))
+    text = f"Network {name}" + f" ({facts})" * bool(facts)
     if run.source:
         made = "are those of" if run.source == run_data.OTHER_LOOP else "were converted from"
         return f"{text}. Its parameters {made} {run.source}."
