@@ -11,7 +11,7 @@ from lmrep.data.records.examples import Examples
 from lmrep.inference import evaluate_task
 from lmrep.models.base import Context, Model, model_inputs
 from lmrep.models.layer_choice import outputs
-from lmrep.tasks import heads, words
+from lmrep.tasks import documents, words
 
 EPS = 1e-6  # of a standard deviation
 
@@ -30,8 +30,8 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples, every_token:
 
     Args:
       params: of the encoder.
-      c: the task's config. A word has the vector of its first or last token or their mean (`pieces`), a text the
-        vector at the position of the task's head (`heads.positions`).
+      c: the task's config. A word has the vector of its first or last token or their mean (`pieces`), a text that of
+        `pooling`, which is not "attention".
       examples: the examples of a split, not packed.
       every_token: of tagging, give all tokens of words in place of a vector for each word; in windows of a long
         sentence, those of the window that has the word's tag.
@@ -47,8 +47,7 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples, every_token:
         if tagging and c.pieces == "mean" and not every_token:
             layers = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in layers]
         if not tagging:
-            at = heads.positions(batch, model, c)
-            layers = [jnp.take_along_axis(x, at[..., None], axis=1) for x in layers]
+            layers = [documents.pool(c, model, {}, x, batch) for x in layers]
         return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in layers])
 
     parts = []

@@ -78,6 +78,7 @@ class ProbeRecord(TypedDict):
     layers: list[LayerRecord]
     untrained: NotRequired[list[LayerRecord]]
     step: NotRequired[Count]  # of the run's checkpoint; not of a published directory
+    pooling: NotRequired[str]  # of the vectors of a text, where it is not that at a position
 
 
 class ProbesFile(TypedDict):
@@ -135,6 +136,8 @@ def probe(
     random = P.init(specs, jax.random.key(experiment.seed))
     trained = P.map_paths(lambda path, _: jnp.asarray(match.values[path]), random)
     results = {"layers": definition.measure(experiment, model, trained["encoder"], splits, **options)}
+    if kind == "classification" and experiment.objective["pooling"] != "position":
+        results["pooling"] = experiment.objective["pooling"]
     if untrained:
         results["untrained"] = definition.measure(experiment, model, random["encoder"], splits, **options)
     return {"name": experiment.name, "task": kind, "source": checkpoint.name,
@@ -157,6 +160,9 @@ def _load_source(
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
     config.head, config.format.packed, config.objective.network, config.data.test = "new", False, "linear", ""
+    if config.objective.name == "classification" and config.objective.pooling == "attention":
+        raise UserError("config.objective.pooling is attention, which has weights of its own, and a probe trains a "
+                        "linear classifier alone; set it to position, mean, max or concat")
     experiment = experiments.parse(config)
     if not experiment.data.validation:
         raise UserError("data.validation is empty, and probes are measured on it; give validation examples: "
@@ -258,8 +264,9 @@ def _describe(result: Result, network: str) -> str:
     sizes, metrics, metric = result["examples"], result["layers"][0]["metrics"], _shown(result)[result["best"]]
     baseline = (f"; always the most frequent class: {float(metrics[metric.baseline]):.2%}"
                 if metric.baseline in metrics else "")
-    return (f"Linear classifiers on the layers of {network}: {sizes['train']:,} training and {sizes['validation']:,} "
-            f"validation examples, with bootstrap 95 % intervals{baseline}")
+    pooling = f", {result['pooling']} pooling" if "pooling" in result else ""
+    return (f"Linear classifiers on the layers of {network}{pooling}: {sizes['train']:,} training and "
+            f"{sizes['validation']:,} validation examples, with bootstrap 95 % intervals{baseline}")
 
 
 CLASSIFIERS = ProbeDef("linear classifiers", lambda experiment: build.prepare_data(experiment, Path()), _probe_layers,
@@ -300,12 +307,12 @@ def describe(result: Result) -> str:
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:
-    """Adds a result to a JSON file. It replaces an earlier one of the same task and checkpoint, and for targets of edge
-    probes of the same files; damaged results stay. Raises UserError if the file itself is damaged."""
-    names = ("name", "task", "source", *(["data"] if result["task"] == edge_probe.NAMES["targets"] else []))
+    """Adds a result to a JSON file. It replaces an earlier one of the same task, pooling and checkpoint, and for
+    targets of edge probes of the same files; damaged results stay. Raises UserError if the file itself is damaged."""
+    names = ("name", "task", "source", "pooling", *(["data"] if result["task"] == edge_probe.NAMES["targets"] else []))
 
     def is_replaced(other: Any) -> bool:
-        return isinstance(other, dict) and all(other.get(name) == result[name] for name in names)
+        return isinstance(other, dict) and all(other.get(name) == result.get(name) for name in names)
 
     write_json(path, {"probes": [*(other for other in stored(path) if not is_replaced(other)), result]})
 

@@ -145,6 +145,30 @@ def test_the_vectors_are_those_of_encode(home):
     np.testing.assert_allclose(found.x[:, own][:, np.argsort(found.position[own])], text.by_word("first"), atol=1e-4)
 
 
+@pytest.mark.parametrize("pooling", ["position", "mean"])
+def test_the_vectors_of_texts_are_pooled_as_the_task_says(home, pooling):
+    from lmrep.experiment import config as experiments
+    from lmrep.experiment.task_data import prepare_examples
+
+    config = checkpoint_config.load_config("experiments/tasks/classify.py", f"init={home}/run", [
+        ("data.train", f"{home}/train.jsonl"), ("length", "32"), ("objective.pooling", pooling)])
+    config.format.packed = False
+    prepared = prepare_examples(experiments.parse(config), experiments.parse(config).tokenizer)
+    run = lmrep.load(home / "run")
+    c = experiments.resolve_stages(prepared.experiment)[0].objective
+    model = experiments.build_model(prepared.experiment, run.tokenizer.size)
+    found = layer_vectors.vectors(run.params["encoder"], model, c, prepared.splits["train"])
+    [text] = run.encode([prepared.records["train"][7].fields["text"]], layers="all")
+    tokens = np.asarray(text.hidden)
+    expected = tokens.mean(1) if pooling == "mean" else tokens[:, 0]
+    np.testing.assert_allclose(found.x[:, np.flatnonzero(found.unit == 7)[0]], expected, atol=1e-4)
+
+
+def test_pooling_that_has_weights_is_refused(home):
+    answer = command(home, "classify", "jsonl", "--config.objective.pooling=attention")
+    assert answer.code == 2 and "pooling is attention" in answer.err and not answer.out
+
+
 def test_a_layer_that_holds_the_label_is_found():
     """And one of noise is not; each layer's classifier is what it is alone."""
     draw = np.random.default_rng(0)
