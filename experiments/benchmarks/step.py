@@ -25,7 +25,7 @@ that of tokens per second without padding.
 All run in one process with the memory setting of `lmrep.core.host.keep_memory`, which speeds up PyTorch too, unless
 --default-malloc is given. The steps alternate, each after an unmeasured one that warms up caches and threads. The table
 has the minima of wall time. The matrix rate is that of float32 products with the shape of the feed-forward block. The
-matrix products alone are a floor: each is compiled and run by itself, with its operands in the caches.
+matrix products alone estimate a floor: each is compiled and run by itself, with its operands in the caches.
 """
 
 import argparse

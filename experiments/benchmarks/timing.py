@@ -70,15 +70,17 @@ def print_table(head, rows, *remarks):
 
 
 def products_alone(products, repeats=20):
-    """Seconds of the matrix products of a program (`flops.Products`), each of them compiled and run alone: a floor of
-    the program's time. Each shape takes the fastest of `repeats`."""
+    """Seconds of the matrix products of a program (`flops.Products`), each of them compiled and run alone, which
+    estimates a floor of the program's time. Each shape takes the fastest of `repeats`."""
     times = Counter()
     for equation, number in products:
         operands = tuple((x.aval.shape, x.aval.dtype) for x in equation.invars)
-        times[operands, equation.params["dimension_numbers"], equation.params["preferred_element_type"]] += number
+        options = (equation.params[name] for name in ("dimension_numbers", "precision", "preferred_element_type"))
+        times[operands, *options] += number
     seconds = 0.0
-    for (operands, dimensions, dtype), number in times.items():
-        product = jax.jit(partial(jax.lax.dot_general, dimension_numbers=dimensions, preferred_element_type=dtype))
+    for (operands, dimensions, precision, dtype), number in times.items():
+        product = jax.jit(partial(jax.lax.dot_general, dimension_numbers=dimensions, precision=precision,
+                                  preferred_element_type=dtype))
         run = partial(product, *(jnp.ones(*operand) for operand in operands))
         seconds += number * min(alternate({"": lambda _, run=run: run().block_until_ready()}, repeats)[""])
     return seconds

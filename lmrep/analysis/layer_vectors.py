@@ -43,11 +43,11 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples, every_token:
     def encode(params: Tree, batch: dict[str, Array]) -> Array:
         inputs = model_inputs(model, batch, conditions_on=Context(c.context))
         layers = outputs(model.encode(params, inputs, layers=True))
-        width = max(x.shape[-1] for x in layers)
         if tagging and c.pieces == "mean" and not every_token:
             layers = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in layers]
         if not tagging:
             layers = [documents.pool(c, model, {}, x, batch) for x in layers]
+        width = max(x.shape[-1] for x in layers)
         return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in layers])
 
     parts = []

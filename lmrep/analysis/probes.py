@@ -156,13 +156,17 @@ def _load_source(
         raise UserError(f"the objective is {config.objective.name}; give the config file of a task: of tagging or "
                         "classification, for classifiers, or of regression or word_in_context, for similarities of "
                         "sentences or words, as --config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
+    pooling = config.objective.get("pooling")
     config = resolve.with_checkpoint(config, checkpoint_config.facts(source, config.objective.name), new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
     config.head, config.format.packed, config.objective.network, config.data.test = "new", False, "linear", ""
-    if config.objective.name == "classification" and config.objective.pooling == "attention":
-        raise UserError("config.objective.pooling is attention, which has weights of its own, and a probe trains a "
-                        "linear classifier alone; set it to position, mean, max or concat")
+    if config.objective.name == "classification":
+        if pooling == "attention":
+            raise UserError("config.objective.pooling is attention, which has weights of its own, and a probe trains a "
+                            "linear classifier alone; set it to position, mean, max or concat")
+        if pooling != "position" or config.objective.pooling == "attention":  # the latter is of the run's head
+            config.objective.pooling = pooling
     experiment = experiments.parse(config)
     if not experiment.data.validation:
         raise UserError("data.validation is empty, and probes are measured on it; give validation examples: "
@@ -292,7 +296,7 @@ def shown(result: Result) -> Columns:
 
 def method(result: Result) -> str:
     """Names what was measured on the layers."""
-    return _definition(result).method
+    return _definition(result).method + (f", {result['pooling']} pooling" if "pooling" in result else "")
 
 
 def table(result: Result) -> tuple[list[str], list[list[str]]]:

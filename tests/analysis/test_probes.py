@@ -145,7 +145,7 @@ def test_the_vectors_are_those_of_encode(home):
     np.testing.assert_allclose(found.x[:, own][:, np.argsort(found.position[own])], text.by_word("first"), atol=1e-4)
 
 
-@pytest.mark.parametrize("pooling", ["position", "mean"])
+@pytest.mark.parametrize("pooling", ["position", "mean", "max", "concat"])
 def test_the_vectors_of_texts_are_pooled_as_the_task_says(home, pooling):
     from lmrep.experiment import config as experiments
     from lmrep.experiment.task_data import prepare_examples
@@ -160,13 +160,25 @@ def test_the_vectors_of_texts_are_pooled_as_the_task_says(home, pooling):
     found = layer_vectors.vectors(run.params["encoder"], model, c, prepared.splits["train"])
     [text] = run.encode([prepared.records["train"][7].fields["text"]], layers="all")
     tokens = np.asarray(text.hidden)
-    expected = tokens.mean(1) if pooling == "mean" else tokens[:, 0]
-    np.testing.assert_allclose(found.x[:, np.flatnonzero(found.unit == 7)[0]], expected, atol=1e-4)
+    expected = {"position": tokens[:, 0], "max": tokens.max(1), "mean": tokens.mean(1)}
+    expected["concat"] = np.concatenate(list(expected.values()), -1)
+    np.testing.assert_allclose(found.x[:, np.flatnonzero(found.unit == 7)[0]], expected[pooling], atol=1e-4)
 
 
 def test_pooling_that_has_weights_is_refused(home):
     answer = command(home, "classify", "jsonl", "--config.objective.pooling=attention")
     assert answer.code == 2 and "pooling is attention" in answer.err and not answer.out
+
+
+def test_probes_of_two_poolings_are_kept(tmp_path):
+    entry = {"metrics": {"accuracy": 0.5}, "intervals": {"accuracy": [0.4, 0.6]}}
+    result = {"name": "x", "task": "classification", "source": "run", "best": "accuracy", "data": {}, "seed": 0,
+              "examples": {"train": 6, "validation": 6}, "layers": [entry]}
+    for pooling in ({}, {"pooling": "mean"}, {"pooling": "mean"}):
+        probes.store(result | pooling, tmp_path / probes.FILE)
+    first, second = probes.read(tmp_path / probes.FILE)
+    assert "pooling" not in first and "mean pooling" in probes.describe(second)
+    assert probes.method(second) == f"{probes.method(first)}, mean pooling"
 
 
 def test_a_layer_that_holds_the_label_is_found():

@@ -78,12 +78,13 @@ def test_runs_share_a_chart_and_a_source_of_a_mixture_is_named():
 
 
 def test_layers_of_a_probe_are_lines():
-    records = [probe(8, 0.5, 0.75), probe(0, 0.5, 0.25), probe(8, 0.9, 0.9, train=10), probe(4, 0.1, name="other")]
+    records = [probe(8, 0.5, 0.75), probe(0, 0.5, 0.25), probe(8, 0.9, 0.9, train=10), probe(4, 0.1, name="other"),
+               probe(8, 0.8, 0.8) | {"pooling": "mean"}]
     assert drawn(run(probes=records)) == {"Token accuracy of linear classifiers; tagging, 60 examples": {
         "embeddings": [(0, 0.5), (8, 0.5)], "layer 1": [(0, 0.25), (8, 0.75)]}}
     shown = dynamics.tables(records)
     assert [(record["step"], [other["step"] for other in earlier]) for record, earlier in shown] == [
-        (8, [0]), (8, []), (4, [])]
+        (8, [0]), (8, []), (4, []), (8, [])]
 
 
 @pytest.mark.parametrize(("steps", "logarithmic"), [((0, 5), False), ((0, 1, 2), True), ((3, 4), True)])

@@ -111,10 +111,11 @@ def _probes(run: RunData) -> Iterator[Chart]:
 
 
 def _by_probe(records: Sequence[ProbeRecord]) -> dict[tuple, list[ProbeRecord]]:
-    """Groups probes of the same data and metric."""
+    """Groups probes of the same data, pooling and metric."""
     groups: dict[tuple, list[ProbeRecord]] = {}
     for record in records:
-        key = (record["name"], record["task"], record["best"], *sorted(record["examples"].items()))
+        key = (record["name"], record["task"], record["best"], record.get("pooling"),
+               *sorted(record["examples"].items()))
         groups.setdefault(key, []).append(record)
     return groups
 
