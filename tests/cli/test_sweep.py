@@ -36,7 +36,7 @@ if rate == 6 and not (run / "waiting").exists():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     run.mkdir(parents=True)
     (run / "waiting").touch()
-    time.sleep(60)
+    time.sleep(600)  # until it is killed, also on a loaded machine
 if rate >= 8:
     print("lmrep: error: the loss of step 2 is nan" if rate == 8 else "lmrep: error: there is no text")
     sys.exit(3 if rate == 8 else 2)
