@@ -2,6 +2,7 @@
 before it started any thread."""
 
 import atexit
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -50,10 +51,13 @@ class Child:
     def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
         """Waits for its end, and returns what it wrote to standard output and standard error."""
         self._process.join(timeout)
-        if self.returncode is None:
+        if late := self.returncode is None:
+            os.kill(self.pid, signal.SIGUSR1)  # it writes the stacks of its threads
+            self._process.join(1)
             self.kill()
-            raise AssertionError("it took too long")
-        return tuple((Path(self._output.name) / name).read_text() for name in ("1", "2"))
+        out, err = ((Path(self._output.name) / name).read_text() for name in ("1", "2"))
+        assert not late, f"it took more than {timeout:g} seconds:\n{err}"
+        return out, err
 
 
 def lmrep(*words) -> None:
@@ -86,6 +90,7 @@ def _run(function, arguments: tuple, output: str, devices: int, environment: dic
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for descriptor in (1, 2):
         os.dup2(os.open(f"{output}/{descriptor}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.stdout, sys.stderr = (open(descriptor, "w", buffering=1, closefd=False) for descriptor in (1, 2))  # noqa: SIM115
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     os.environ.update(environment, XLA_FLAGS=flags)
