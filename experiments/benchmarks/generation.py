@@ -5,8 +5,9 @@
 
 Both generate with the same random weights of T5 (4 + 4 layers of width 256), for the same padded sources of 32 to 128
 random tokens, 48 tokens for each, which none of them ends earlier: lmrep by the search that `lmrep predict` runs,
-transformers by `generate` with its cache. The texts must be equal; a line says how many are, and how many
-different tokens they have. Rounds alternate. On a busy machine PyTorch's threads wait for each other;
+transformers by `generate` with its cache. The texts must be equal; a line says how many are, how many different tokens
+they have, and what the matrix products of lmrep's program take, each compiled and run by itself: an estimate of the
+floor of its time. Rounds alternate. On a busy machine PyTorch's threads wait for each other;
 OMP_WAIT_POLICY=passive helps it.
 """
 
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from arguments import parse_flags
 from generation_steps import searching, sources
-from timing import Row, alternate, print_table
+from timing import Row, alternate, print_table, products_alone
 from training_steps import t5
 
 from lmrep.core.host import keep_memory
@@ -26,6 +27,7 @@ from lmrep.core.params import unflatten
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign
 from lmrep.models import encoder_decoder
+from lmrep.planning import flops
 
 END = 1
 
@@ -47,20 +49,21 @@ def reference(o):
 
 
 def compiled(network, o, beams, source, real):
-    """A function that generates with lmrep from the weights of `network`."""
+    """A function that generates with lmrep from the weights of `network`, and the matrix products of its program."""
     config = FAMILIES["t5"].network(network.config.to_dict(), "its config")
     tensors = {name: x.detach().numpy() for name, x in network.state_dict().items()}
     found, _ = assign(tensors, FAMILIES["t5"], config, Path("its state"))
     params, model = jax.tree.map(jnp.asarray, unflatten(found)["encoder"]), encoder_decoder.build(config)
-    program = searching(model, o.tokens, beams, END).lower(params, source, real).compile()
-    return lambda: np.asarray(program(params, source, real))
+    search = searching(model, o.tokens, beams, END)
+    program = search.lower(params, source, real).compile()
+    return lambda: np.asarray(program(params, source, real)), flops.products(search, params, source, real)
 
 
 def measure(network, o, beams, tokens, real):
     """A row of the table."""
     import torch
 
-    generate, texts = compiled(network, o, beams, jnp.asarray(tokens), jnp.asarray(real)), {}
+    (generate, products), texts = compiled(network, o, beams, jnp.asarray(tokens), jnp.asarray(real)), {}
 
     def ours(_):
         texts["lmrep"] = generate()
@@ -76,7 +79,8 @@ def measure(network, o, beams, tokens, real):
     found, expected = texts["lmrep"], texts["transformers"]
     found = found[:, : expected.shape[1]]
     print(f"{beams} beams: {(found == expected).all(1).sum()} of {o.batch_size} texts are equal, with "
-          f"{len(np.unique(found))} different tokens")
+          f"{len(np.unique(found))} different tokens. The program of lmrep has {flops.total(products) / 1e9:.1f} GFLOP "
+          f"in matrix products, which alone take {1000 * products_alone(products):,.0f} ms")
     return Row("greedy" if beams == 1 else f"{beams} beams", *seconds.values())
 
 

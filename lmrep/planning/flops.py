@@ -24,7 +24,12 @@ def count(f: Callable, *args) -> int:
     branches of a condition the largest counts. Recomputation counts too. Other operations do not count, as in published
     tables. Arguments may be `jax.ShapeDtypeStruct`s.
     """
-    return total(_matrix_products(jax.make_jaxpr(f)(*args).jaxpr))
+    return total(products(f, *args))
+
+
+def products(f: Callable, *args) -> Products:
+    """Finds the matrix products that `count` counts."""
+    return _matrix_products(jax.make_jaxpr(f)(*args).jaxpr)
 
 
 def of_train_step(
@@ -48,7 +53,7 @@ def products_of_train_step(
     step = partial(train_step, objective=objective, optimizer=optimizer, seed=0, microbatches=microbatches)
     # Without a mesh: inside `map_examples`, the program for a mesh has the shapes of one device's share.
     with attention_backends.only_dense(), without_mesh():
-        return _matrix_products(jax.make_jaxpr(step)(state, dict(batch)).jaxpr)
+        return products(step, state, dict(batch))
 
 
 def total(products: Products) -> int:
