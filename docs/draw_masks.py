@@ -1,4 +1,5 @@
-"""Draws what each position attends to and predicts, from batches that the objectives prepare: the files of docs/masks.
+"""Draws what each position reads and predicts, from networks and from batches that the objectives prepare: the files of
+docs/masks.
 
     python docs/draw_masks.py
 
@@ -7,19 +8,25 @@ the text around them.
 """
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from lmrep.config import loading
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.experiment import config as experiments
+from lmrep.experiment import unfreezing
+from lmrep.layers.disentangled_attention import Buckets
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Inputs, Model
 from lmrep.objectives import OBJECTIVES, Objective, sequence_autoencoder
 from lmrep.objectives.base import Batch, Carry
+from lmrep.optimizers import rate_factors
 from lmrep.training.step import prepare_keys
 
 FOLDER = Path(__file__).parent / "masks"
@@ -39,7 +46,8 @@ VOCABULARY = Vocabulary(
     sentinels=tuple(IDS[word] for word in SENTINELS))
 TINY = {"vocab": len(WORDS), "layers": 1, "width": 8, "heads": 1, "mlp": 8}
 NETWORKS = {"transformer": TINY | {"max_length": 32}, "transformer_xl": TINY, "encoder_decoder": TINY,
-            "lstm": {"vocab": len(WORDS), "layers": 1, "width": 8},
+            "lstm": {"vocab": len(WORDS), "layers": 1, "width": 8}, "awd_lstm": {"layers": 3},
+            "seq2seq_lstm": {"vocab": len(WORDS), "layers": 1, "width": 8, "embedding": 8, "stacks": "encoder"},
             "bilstm": {"vocab": len(WORDS), "layers": 1, "width": 8, "cell": 8, "reads": "words"}}
 
 
@@ -100,6 +108,13 @@ def read(objective: Objective, batch: Batch) -> Inputs:
     except _Read as given:
         return given.args[0]
     raise AssertionError("the loss reads no network")
+
+
+def depends(model: Model, run: Callable[[Any, Any], Any], tokens: Any) -> Any:
+    """Returns which outputs of `run(params, tokens i32[t])` [n, d] change with which token: bool[n, t]."""
+    run = partial(jax.jit(run), jax.jit(partial(P.init, model.specs))(jax.random.key(0)))
+    before, changed = np.asarray(run(tokens)), np.where(np.eye(len(tokens), dtype=bool), IDS["well"], tokens)
+    return np.stack([(np.asarray(run(other)) != before).any(-1) for other in changed], 1)
 
 
 def words(ids: Iterable[int]) -> list[str]:
@@ -246,6 +261,78 @@ def replaced() -> Panel:
         words(batch["inputs"][0]), shown, strict=True)], labels)
 
 
+def stream() -> Panel:
+    model, tokens = network("lstm"), batch_of(TEXT[:3] + TEXT[6:11])["tokens"][0]
+
+    def second(params: Any, tokens: Any) -> Any:
+        carry = model.encode(params, Inputs(tokens[None, :4]), None).carry
+        return model.encode(params, Inputs(tokens[None, 4:], carry=carry), None).hidden[0]
+
+    cells = [[(bool(read) if i > 3 else "s" if read else "") for i, read in enumerate(row)]
+             for row in depends(model, second, tokens)]
+    return Panel("Second sequence of a stream", words(tokens[4:]), words(tokens), cells)
+
+
+def both_directions() -> Panel:
+    model, tokens = network("bilstm"), batch_of(PLAIN)["tokens"][0]
+
+    def vectors(params: Any, tokens: Any) -> Any:  # the forward ones, and below them the backward ones
+        return model.encode(params, Inputs(tokens[None]), None).hidden[0].reshape(len(PLAIN), 2, -1).swapaxes(
+            0, 1).reshape(2 * len(PLAIN), -1)
+
+    forward, backward = np.split(depends(model, vectors, tokens), 2)
+    cells = np.select([forward & backward, forward, backward], ["+", ">", "<"], "")
+    return Panel("Vectors of two language models", PLAIN, PLAIN, cells.tolist())
+
+
+def context_vectors() -> Panel:
+    model, tokens = network("seq2seq_lstm"), batch_of(PLAIN)["tokens"][0]
+
+    def vectors(params: Any, tokens: Any) -> Any:  # of words, and below them the encoder's
+        made = model.encode(params, Inputs(tokens[None]), None, layers=True)
+        return jax.numpy.concatenate([made.layers[0][0], made.hidden[0]])
+
+    word, context = np.split(depends(model, vectors, tokens), 2)
+    cells = np.select([word & context, context], ["+", "z"], "")
+    return Panel("Two vectors of each word", PLAIN, PLAIN, cells.tolist())
+
+
+GERMAN = ("der", "Dichter", "schrieb", "Verse", "</S>")  # which have ids of other words
+
+
+def translation() -> Panel:
+    model, source, n = network("encoder_decoder"), ("the", "poet", "wrote", "lines", "</S>"), len(GERMAN)
+
+    def run(params: Any, tokens: Any) -> Any:
+        return model.encode(params, Inputs(tokens[None, n:], source=Inputs(tokens[None, :n])), None).hidden[0]
+
+    reads = depends(model, run, batch_of([*source, "<S>", "one", "two", "old", "sun"])["tokens"][0])
+    return Panel("Decoder of a translation", ["<S>", *GERMAN[:-1]], [*source, "<S>", *GERMAN[:-1]], reads, GERMAN)
+
+
+def buckets() -> Panel:
+    distances = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 31, 40])
+    sizes = {f"{number} a side": Buckets(number, 32) for number in (4, 6, 8)}
+    return Panel("Buckets of distances up to 31", [*sizes], [str(distance) for distance in distances],
+                 [[str(i) for i in size.of(distances) - size.rows // 2] for size in sizes.values()])
+
+
+def unfrozen() -> Panel:
+    experiment = experiments.parse(loading.load(
+        Path(__file__).parents[1] / "experiments/tasks/ulmfit.py", "task=imdb,data=aclImdb"))
+    network_specs = network("awd_lstm").specs
+    groups = {"words": "encoder/embedding", **{f"LSTM {i + 1}": f"encoder/layers/{i}" for i in range(3)},
+              "head": "objective"}
+    specs = {"encoder": network_specs, "objective": {"classification": {"bias": P.ParamSpec((2,), (None,), P.zeros)}}}
+    factors = rate_factors(experiment.optimizer, specs)
+    rows, stages = {}, unfreezing.stages(experiment, network_specs)
+    for name, start in reversed(groups.items()):
+        factor = next(factor for path, factor in factors.items() if path.startswith(start))
+        rows[f"{name}, rate x {factor:.2g}"] = [not any(
+            pattern.startswith(start) for pattern in stage.optimizer["multipliers"]) for stage in stages]
+    return Panel("Gradual unfreezing", [*rows], [f"epoch {i + 1}" for i in range(len(stages))], [*rows.values()])
+
+
 RULES: dict[str, tuple[str, dict[str, tuple]]] = {  # name: (title, {row: (objective, its fields, seed, step)})
     "epochs": ("Static and dynamic masks", {
         "static, epoch 1": ("masked", {"masking": "static"}, 5, 0),
@@ -273,7 +360,9 @@ def panels() -> Mapping[str, Panel]:
     """Returns all pictures by the names of their files."""
     spans = {"rate": 0.3, "mean_span": 2.0}
     return {"masked": masked(), "causal": causal(), "packed": packed(), "local": local(), "memory": memory(),
-            "autoencoder": autoencoder(), **directions(), **permutation(), **hybrid(), "replaced": replaced(),
+            "autoencoder": autoencoder(), "stream": stream(), "both_directions": both_directions(),
+            "context_vectors": context_vectors(), "translation": translation(), "buckets": buckets(),
+            "unfrozen": unfrozen(), **directions(), **permutation(), **hybrid(), "replaced": replaced(),
             **corruption("replace_spans", "Span corruption", 3, 0, **spans), **corruption("prefix", "Prefix LM", 0, 6),
             **{name: rules(name) for name in RULES}}
 
@@ -282,7 +371,8 @@ def panels() -> Mapping[str, Panel]:
 
 CELL, LETTER, TOP = 17, 6.7, 24  # pixels: a cell, the width of a letter of the labels, the title
 VISIBLE, CHANGED, TARGET = "#3b82d8", "#c08a1e", "#1f9d61"
-LETTERS = {"M": CHANGED, "R": "#d64541", "=": "#7b8794"}
+LETTERS = {"M": CHANGED, "R": "#d64541", "=": "#7b8794", "s": "#7b8794", ">": VISIBLE, "z": VISIBLE, "<": TARGET,
+           "+": CHANGED}
 
 
 def svg(panel: Panel) -> str:

@@ -13,6 +13,9 @@ lower rate for it. The measure is the masked loss on held-out text, where lower 
 MNLI. The projections of positions are those of content, as in the released networks from version 2 on, where this table
 has its own.
 
+In one seed, relative positions were worth 1.4 nats after so few steps, and without one or two of the parts the loss
+differed by less than 0.03.
+
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=... .
 At the other scales, the folder MNLI of GLUE too, or --config.tuned_NAME.data.train=FILE and so on.
 """
