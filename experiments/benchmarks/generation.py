@@ -6,8 +6,8 @@
 Both generate with the same random weights of T5 (4 + 4 layers of width 256), for the same padded sources of 32 to 128
 random tokens, 48 tokens for each, which none of them ends earlier: lmrep by the search that `lmrep predict` runs,
 transformers by `generate` with its cache. The texts must be equal; a line says how many are, how many different tokens
-they have, and what the matrix products of lmrep's program take, each compiled and run by itself: an estimate of the
-floor of its time. Rounds alternate. On a busy machine PyTorch's threads wait for each other;
+they have, and what the matrix products of lmrep's program take, each computed alone: an estimate of the floor of
+either library. Rounds alternate. On a busy machine PyTorch's threads wait for each other;
 OMP_WAIT_POLICY=passive helps it.
 """
 
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from arguments import parse_flags
 from generation_steps import searching, sources
-from timing import Row, alternate, print_table, products_alone
+from timing import Row, alternate, describe_floor, print_table
 from training_steps import t5
 
 from lmrep.core.host import keep_memory
@@ -79,8 +79,7 @@ def measure(network, o, beams, tokens, real):
     found, expected = texts["lmrep"], texts["transformers"]
     found = found[:, : expected.shape[1]]
     print(f"{beams} beams: {(found == expected).all(1).sum()} of {o.batch_size} texts are equal, with "
-          f"{len(np.unique(found))} different tokens. The program of lmrep has {flops.total(products) / 1e9:.1f} GFLOP "
-          f"in matrix products, which alone take {1000 * products_alone(products):,.0f} ms")
+          f"{len(np.unique(found))} different tokens. The program of lmrep has {describe_floor(products)}", flush=True)
     return Row("greedy" if beams == 1 else f"{beams} beams", *seconds.values())
 
 

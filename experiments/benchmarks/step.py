@@ -25,7 +25,7 @@ that of tokens per second without padding.
 All run in one process with the memory setting of `lmrep.core.host.keep_memory`, which speeds up PyTorch too, unless
 --default-malloc is given. The steps alternate, each after an unmeasured one that warms up caches and threads. The table
 has the minima of wall time. The matrix rate is that of float32 products with the shape of the feed-forward block. The
-matrix products alone estimate a floor: each is compiled and run by itself, with its operands in the caches.
+matrix products of lmrep's step, each computed alone, estimate a floor of either library.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from dataclasses import replace
 
 import numpy as np
 from arguments import parse_flags
-from timing import Row, alternate, matrix_rate, print_table, products_alone
+from timing import Row, alternate, describe_floor, matrix_rate, print_table
 from training_steps import LmrepSteps, System, TransformersSteps, lmrep_batch, mask_tokens
 
 from lmrep.core.host import keep_memory
@@ -107,9 +107,8 @@ def measure(name, flags, text=False):
     seconds = alternate(runs, flags.rounds, unmeasured=2, warm=True)
     shape = system.batch_size * system.length, system.config.width, system.config.mlp
     operations, rate, least = steps[""].flops, matrix_rate(*shape, repeats=50), min(seconds[""])
-    print(f"{name}: a step of lmrep has {operations / 1e9:.1f} GFLOP, and runs at {operations / least / rate:.0%} of "
-          f"the matrix rate of {rate / 1e9:.0f} GFLOP/s; its matrix products alone take "
-          f"{1000 * products_alone(steps[''].products):,.0f} ms", flush=True)
+    print(f"{name}: a step of lmrep has {describe_floor(steps[''].products)}; it runs at "
+          f"{operations / least / rate:.0%} of the matrix rate of {rate / 1e9:.0f} GFLOP/s", flush=True)
     work = np.mean([(batch["segment_ids"] > 0).sum() for batch in batches]) / np.mean(
         [shape[0] if mask is None else mask.sum() for _, mask, _ in others])
     return [Row(title, seconds[""], own, work) for title, own in seconds.items() if title]

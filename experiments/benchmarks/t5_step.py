@@ -6,14 +6,15 @@
 Both train T5 of 4 + 4 layers of width 256 with T5's dropout. lmrep's step is that of `lmrep train`, which corrupts the
 spans too: sequences of 141 random tokens make sources of 128 and targets of 29. PyTorch is given the sources and
 targets that lmrep drew, made outside of the measured time, and trains with the Adafactor of transformers, or fused
-AdamW. Rounds alternate. On a busy machine PyTorch's threads wait for each other; OMP_WAIT_POLICY=passive helps it.
+AdamW. The matrix products of lmrep's step, each computed alone, estimate a floor of either library. Rounds alternate.
+On a busy machine PyTorch's threads wait for each other; OMP_WAIT_POLICY=passive helps it.
 """
 
 import argparse
 
 import numpy as np
 from arguments import parse_flags
-from timing import Row, alternate, print_table
+from timing import Row, alternate, describe_floor, print_table
 from training_steps import SENTINELS, LmrepSteps, System, corrupted, lmrep_batch, t5
 
 from lmrep.core.host import keep_memory
@@ -48,8 +49,9 @@ def measure(vocab, o):
     rng = np.random.default_rng(0)
     batches = [lmrep_batch(rng.integers(3, vocab - SENTINELS, (o.batch_size, o.length))) for _ in range(4)]
     spans = corrupted(system, batches)
-    seconds = alternate({"lmrep": LmrepSteps(system, batches).run_to_end,
-                         "transformers": Torch(c, o.optimizer, spans).run}, o.rounds)
+    steps = LmrepSteps(system, batches)
+    seconds = alternate({"lmrep": steps.run_to_end, "transformers": Torch(c, o.optimizer, spans).run}, o.rounds)
+    print(f"vocabulary {vocab:,}: a step of lmrep has {describe_floor(steps.products)}", flush=True)
     sizes = " + ".join(str(spans[0][i].shape[1]) for i in (0, 2))
     return Row(f"T5, {o.layers} + {o.layers} layers of width {o.width}, {o.batch_size} x ({sizes}) tokens, vocabulary "
                f"{vocab:,}", *seconds.values())

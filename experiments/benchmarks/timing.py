@@ -1,6 +1,7 @@
 """Timing of programs that run in turn in one process, and its table, for the benchmarks beside this file."""
 
 import os
+import string
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from lmrep.core.host import processor
+from lmrep.planning import flops
 
 
 def alternate(runs, rounds, unmeasured=1, warm=False):
@@ -69,21 +71,41 @@ def print_table(head, rows, *remarks):
                             f"cores, load {os.getloadavg()[0]:.1f}", ", ".join(versions), time.strftime("%Y-%m-%d")]))
 
 
-def products_alone(products, repeats=20):
-    """Seconds of the matrix products of a program (`flops.Products`), each of them compiled and run alone, which
-    estimates a floor of the program's time. Each shape takes the fastest of `repeats`."""
+def describe_floor(products, repeats=20):
+    """Says how many operations the matrix products of a program of lmrep have (`flops.Products`), and what they take
+    alone, which estimates a floor of its time: by JAX, where each is compiled by itself, and by PyTorch. Each shape
+    takes the fastest of `repeats`; a product is computed with its operands in the caches."""
+    import torch
+
     times = Counter()
     for equation, number in products:
         operands = tuple((x.aval.shape, x.aval.dtype) for x in equation.invars)
         options = (equation.params[name] for name in ("dimension_numbers", "precision", "preferred_element_type"))
         times[operands, *options] += number
-    seconds = 0.0
+    seconds = Counter()
     for (operands, dimensions, precision, dtype), number in times.items():
         product = jax.jit(partial(jax.lax.dot_general, dimension_numbers=dimensions, precision=precision,
                                   preferred_element_type=dtype))
-        run = partial(product, *(jnp.ones(*operand) for operand in operands))
-        seconds += number * min(alternate({"": lambda _, run=run: run().block_until_ready()}, repeats)[""])
-    return seconds
+        arrays = [jnp.ones(*operand) for operand in operands]
+        tensors = [torch.ones(shape) for shape, _ in operands]
+        runs = {"JAX": lambda _, run=product, given=arrays: run(*given).block_until_ready(),
+                "PyTorch": lambda _, run=einsum(operands, dimensions), given=tensors: torch.einsum(run, *given)}
+        for library, taken in alternate(runs, repeats).items():
+            seconds[library] += number * min(taken)
+    return (f"{flops.total(products) / 1e9:.1f} GFLOP in matrix products, which alone take "
+            + " and ".join(f"{1000 * taken:,.0f} ms by {library}" for library, taken in seconds.items()))
+
+
+def einsum(operands, dimensions):
+    """The equation of `einsum` for a product of `jax.lax.dot_general`, such as abc,acB->abB."""
+    (contracted, other_contracted), (batch, other_batch) = dimensions
+    left, right = ([*letters[:len(shape)]] for letters, (shape, _) in
+                   zip((string.ascii_lowercase, string.ascii_uppercase), operands, strict=True))
+    for i, j in zip((*contracted, *batch), (*other_contracted, *other_batch), strict=True):
+        right[j] = left[i]
+    shared = [left[i] for i in batch]
+    rest = [letter for letter in left + right if (letter in left) != (letter in right)]
+    return f"{''.join(left)},{''.join(right)}->{''.join(shared + rest)}"
 
 
 def matrix_rate(n, i, o, repeats=30):

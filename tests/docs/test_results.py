@@ -54,8 +54,8 @@ def home(tmp_path, monkeypatch):
 def run(home: Path, words: list[str]) -> str:
     """Runs a script at a tiny size on one device, and returns what it prints."""
     source = (ROOT / words[0]).read_text()
-    for package in ("torch", "transformers"):
-        if re.search(rf"\b{package}\b", source.partition("\nimport ")[0]):
+    for package, name in (("torch", "torch"), ("transformers", "transformers"), ("apache_beam", "beam")):
+        if re.search(rf"\b{name}\b", source.partition("\nimport ")[0]):
             pytest.importorskip(package)
     for word in words:
         if word.startswith("--workdir="):

@@ -223,14 +223,15 @@ class Pipelines:
         import apache_beam as beam
 
         def construct(pipeline: Any, name: str) -> None:
-            tokenized = (pipeline | beam.Create(self._readers) | beam.Reshuffle()
-                         | beam.FlatMap(workers.blocks, work=self.work, size=BLOCK)
-                         | "distribute" >> beam.Reshuffle()
-                         | beam.Map(workers.tokenize_block, work=self.work, keep_whitespace=keep_whitespace,
-                                    lines=lines, key=self._tokenizer_key(), alone=self.runner.alone))
+            blocks = (pipeline | beam.Create(self._readers) | beam.Reshuffle()
+                      | beam.FlatMap(workers.blocks, work=self.work, size=BLOCK))
+            if not self.runner.local:  # which would hold the whole text in memory
+                blocks |= "distribute" >> beam.Reshuffle()
+            tokenized = blocks | beam.Map(workers.tokenize_block, work=self.work, keep_whitespace=keep_whitespace,
+                                          lines=lines, key=self._tokenizer_key(), alone=self.runner.alone)
             counts = tokenized | beam.Values() | beam.CombineGlobally(workers.sum_counts)
-            blocks = tokenized | beam.Keys() | beam.combiners.ToList()
-            _ = blocks | "write" >> beam.Map(write_tokens, beam.pvalue.AsSingleton(counts), work=self.work, name=name)
+            _ = (tokenized | beam.Keys() | beam.combiners.ToList()
+                 | "write" >> beam.Map(write_tokens, beam.pvalue.AsSingleton(counts), work=self.work, name=name))
 
         def run(name: str) -> Any:
             self._plan(survey)
