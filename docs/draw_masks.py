@@ -1,5 +1,5 @@
-"""Draws what each position reads and predicts, from networks and from batches that the objectives prepare: the files of
-docs/masks.
+"""Draws what each position reads and predicts, how distances are grouped, and which layers are trained when, from
+networks, configs and batches that the objectives prepare: the files of docs/masks.
 
     python docs/draw_masks.py
 
@@ -112,6 +112,7 @@ def read(objective: Objective, batch: Batch) -> Inputs:
 
 def depends(model: Model, run: Callable[[Any, Any], Any], tokens: Any) -> Any:
     """Returns which outputs of `run(params, tokens i32[t])` [n, d] change with which token: bool[n, t]."""
+    assert IDS["well"] not in tokens  # which replaces each of them
     run = partial(jax.jit(run), jax.jit(partial(P.init, model.specs))(jax.random.key(0)))
     before, changed = np.asarray(run(tokens)), np.where(np.eye(len(tokens), dtype=bool), IDS["well"], tokens)
     return np.stack([(np.asarray(run(other)) != before).any(-1) for other in changed], 1)
@@ -306,8 +307,8 @@ def translation() -> Panel:
     def run(params: Any, tokens: Any) -> Any:
         return model.encode(params, Inputs(tokens[None, n:], source=Inputs(tokens[None, :n])), None).hidden[0]
 
-    reads = depends(model, run, batch_of([*source, "<S>", "one", "two", "old", "sun"])["tokens"][0])
-    return Panel("Decoder of a translation", ["<S>", *GERMAN[:-1]], [*source, "<S>", *GERMAN[:-1]], reads, GERMAN)
+    reads = depends(model, run, batch_of([*source, "[PAD]", "one", "two", "old", "sun"])["tokens"][0])
+    return Panel("Decoder of a translation", ["start", *GERMAN[:-1]], [*source, "start", *GERMAN[:-1]], reads, GERMAN)
 
 
 def buckets() -> Panel:

@@ -2,6 +2,7 @@
 before it started any thread."""
 
 import atexit
+import contextlib
 import faulthandler
 import json
 import multiprocessing
@@ -52,7 +53,8 @@ class Child:
         """Waits for its end, and returns what it wrote to standard output and standard error."""
         self._process.join(timeout)
         if late := self.returncode is None:
-            os.kill(self.pid, signal.SIGUSR1)  # it writes the stacks of its threads
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)  # it writes the stacks of its threads
             self._process.join(1)
             self.kill()
         out, err = ((Path(self._output.name) / name).read_text() for name in ("1", "2"))

@@ -10,6 +10,10 @@ The miniature is `dai_le.py:size=tiny` on the first 128 words of unlabelled revi
 of a review. The row without pretraining starts from one step of it, which gives it the same words. All rows are
 measured on 2,500 reviews of the test set.
 
+In one seed the errors were 48.6 % without pretraining, 28.1 from the language model, 28.5 from the autoencoder, 26.0
+with linear gain, and 46.9 with the autoencoder beside the labels. The last three differences have the other sign than
+in the paper. Networks that were not pretrained are close to chance, so that the difference between them says little.
+
 Data: the folder aclImdb in the current directory (Maas et al., 2011), with the folders pos, neg and unsup in its folder
 train. Other files: --config.RUN.data.files=FILES for the runs untrained, language_model and autoencoder, and
 --config.NAME.data.train=FILE and --config.NAME.data.validation=FILE for each row NAME.

@@ -9,6 +9,9 @@ The miniature is `electra.py:size=tiny` with generators of a quarter, a half and
 in electra:table5: the measure is the accuracy on pairs of segments of held-out text, the second of which may continue
 the first. At the other scales it is SST-2.
 
+In one seed the accuracies were 68.9 to 69.7 %. They are multiples of 1/119, since the held-out text has few such pairs,
+so that one seed tells nothing apart.
+
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=... .
 At the other scales, the folder SST-2 of GLUE too, or --config.tuned_NAME.data.train=FILE and so on.
 """
@@ -36,4 +39,4 @@ def get_claim(scale="miniature"):
         rows={"quarter": Row("a quarter of the width", "whole", "above", run="tuned_quarter"),
               "half": Row("a half", "whole", "above", run="tuned_half"), "whole": Row("the whole", run="tuned_whole")},
         measure=Measure("accuracy of fine-tuned networks, %", metric, evaluate, lambda value: 100 * value),
-        cost="45 minutes on one core, by one of the seeds")
+        cost="an hour and 50 minutes on one core, by one of the seeds")

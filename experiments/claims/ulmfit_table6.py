@@ -11,6 +11,9 @@ The miniature is `ulmfit.py:size=tiny`, whose language model reads the documenta
 reviews; the classifier reads 64 words of a review, without dropout in its network. All rows are measured on 2,500
 reviews of the test set.
 
+In one seed the errors were 37.0 % without fine-tuning of the language model, 30.6 with it, 33.9 with discriminative
+rates, and 34.4 with slanted triangular rates too: the first difference has the sign of the paper, the others do not.
+
 Data: the documentation that comes with Python, and the folder aclImdb in the current directory (Maas et al., 2011), or
 --config.NAME.data.train=FILE and --config.NAME.data.validation=FILE for each row NAME, and
 --config.RUN.data.files=FILES for the runs target_full, target_rates and target_all. At the other scales,

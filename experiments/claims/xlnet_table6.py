@@ -11,6 +11,9 @@ it, on whether the second of two segments continues the first. The measure is th
 text: labelled data that need no files. At the other scales it is SST-2. The row with next-sentence prediction is left
 out, since it is this task.
 
+In one seed the accuracies were 57.9 to 61.1 %. They are multiples of 1/95, since the held-out text has few such pairs,
+so that one seed tells nothing apart.
+
 Data: the documentation that comes with Python; for other text --config.data.corpus=text_files --config.data.files=... .
 At the other scales, the folder SST-2 of GLUE too, or --config.tuned_NAME.data.train=FILE and so on.
 """
