@@ -1,5 +1,7 @@
 """Decides how many steps a run takes in a given time, by the speed of its first steps."""
 
+import itertools
+import statistics
 import time
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ VALIDATIONS, VALIDATION_TIME = 10, 0.05  # at most, and the fraction of the time
 class Speed(NamedTuple):
     """The times of a stage, in seconds."""
 
-    step: float
+    step: float  # the median, which a program that ran beside some steps does not change
     validation: float  # 0 without validation data
     spent: float  # until these were known, most of it for compiling
 
@@ -32,17 +34,14 @@ def measure(stage: Stage, mesh: Mesh, seed: int, evaluation_seed: int, budget: f
     indices = local_indices(sharding, stage.batch_size)
     with use_mesh(mesh):
         step = compiled_train_step(stage.objective, stage.optimizer, mesh, stage.batch_size, seed, stage.microbatches)
-        state, steps, first = start_state(stage, None, mesh, seed), 0, 0.0
+        state, ends, validation = start_state(stage, None, mesh, seed), [], 0.0
         for batch in stage.batches(indices, 0, stage.steps):
             state, metrics = step(state, to_global(batch, indices, sharding, stage.batch_size))
             jax.block_until_ready(metrics["loss"])
-            now = time.monotonic()
-            if steps == 0:  # which was compiled
-                first = now
-            elif steps >= STEPS and now - first > min(SECONDS, budget / 10):
+            ends.append(time.monotonic())
+            if len(ends) > STEPS and ends[-1] - ends[0] > min(SECONDS, budget / 10):
                 break
-            steps += 1
-        seconds, validation = (now - first) / max(1, steps), 0.0
+        seconds = statistics.median(end - start for start, end in itertools.pairwise(ends))  # the first compiles
         if stage.validation is not None:
             evaluator = Evaluator(stage.objective, mesh, stage.batch_size, evaluation_seed, stage.microbatches)
             compiled = iter(stage.validation(evaluator.indices))
